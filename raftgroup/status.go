@@ -4,6 +4,12 @@ import (
 	"github.com/braidkv/braid/internal/ids"
 )
 
+const (
+	stateProbe     = "probe"
+	stateReplicate = "replicate"
+	stateSnapshot  = "snapshot"
+)
+
 // GroupStatus is what an operator is told about a group on one node.
 type GroupStatus struct {
 	ID      ids.GroupID

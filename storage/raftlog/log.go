@@ -51,7 +51,8 @@ type Log struct {
 	spare   []*flight   // for reuse, at most maxSpare
 	err     error       // first fatal error (L3)
 
-	wake chan struct{} // for Run
+	failed atomic.Bool   // err is set
+	wake   chan struct{} // for Run
 }
 
 const maxSpare = 8
@@ -142,6 +143,9 @@ func (l *Log) TotalBytes() int64 { return l.bytes.Load() }
 
 // Err is the fatal error, if there was one.
 func (l *Log) Err() error {
+	if !l.failed.Load() {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -392,6 +396,7 @@ func (l *Log) fail(err error) {
 	first := l.err == nil
 	if first {
 		l.err = err
+		l.failed.Store(true)
 	}
 	l.mu.Unlock()
 	l.signal()
