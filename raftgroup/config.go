@@ -119,7 +119,7 @@ type GroupConfig struct {
 	Peers func(ids.ReplicaID) ids.NodeID
 	// Initial is the newest configuration that the machine's durable state knows; for a new group the one it starts with, with
 	// Index zero, equal on all replicas (empty for a replica that will be added to a running group). The log's
-	// own record counts if it is newer.
+	// own record counts if it is newer. It is delivered to a new group's machine as entry 1.
 	Initial ConfState
 	// Applied is the entry that the machine's durable state contains last, AppliedTerm its term (zero if
 	// unknown, which only works if the log reaches that far). Delivery begins behind it.

@@ -21,7 +21,8 @@
 // # Guarantees
 //
 //   - R1: a machine gets every committed entry above GroupConfig.Applied exactly once per life of the
-//     process, in ascending order, or a Restore that covers it; a Restore never goes back.
+//     process, in ascending order and without gaps, or a Restore that covers it; a Restore never goes back. Entry 1 is made
+//     up: it stands for the configuration that the group starts with (see raftlog.BirthIndex).
 //   - R2: a Role is reported before any entry of that role's term is delivered and before any
 //     event is handled in it; so what a machine proposes under a role is appended in that role's term or not at
 //     all.

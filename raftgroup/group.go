@@ -38,6 +38,7 @@ type Group struct {
 	lead      uint64
 	committed uint64
 	delivered uint64 // last entry the machine has got, or whose state it has installed
+	newborn   bool   // the machine has not got the group's first configuration
 	unready   uint64 // proposals since the last Ready
 	suspect   bool   // the role may have changed since it was last compared
 

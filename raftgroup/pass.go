@@ -166,6 +166,14 @@ func (g *Group) routine(m *raftpb.Message) bool {
 	return false
 }
 
+// deliverBirth hands the machine the entry that stands for the group's first configuration. The log does not hold it.
+func (g *Group) deliverBirth() {
+	g.newborn = false
+	cs, index := g.log.Conf()
+	g.delivered = raftlog.BirthIndex
+	g.machine.Deliver([]Entry{{Index: raftlog.BirthIndex, Term: raftlog.BirthTerm, Conf: confFromRaft(index, cs)}})
+}
+
 // compareRole makes sure that the machine knows the role in which it is called next (R2).
 func (g *Group) compareRole() {
 	if !g.suspect || g.dead {
@@ -177,6 +185,10 @@ func (g *Group) compareRole() {
 		return
 	}
 	g.term, g.lead, g.state = st.GetTerm(), st.Lead, st.RaftState
+	if g.newborn {
+		g.updateRole()
+		g.deliverBirth()
+	}
 	if g.rn.HasReady() {
 		g.ready()
 	} else {

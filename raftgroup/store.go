@@ -116,7 +116,7 @@ func (s *Store) newGroup(c GroupConfig) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = log.Reconcile(raftlog.Start{
+	applied, err := log.Reconcile(raftlog.Start{
 		Applied: uint64(c.Applied), Term: uint64(c.AppliedTerm),
 		Conf: c.Initial.toRaft(), ConfIndex: uint64(c.Initial.Index),
 	})
@@ -127,10 +127,11 @@ func (s *Store) newGroup(c GroupConfig) (*Group, error) {
 		s: s, w: s.workers[uint64(c.ID)%uint64(len(s.workers))], id: c.ID, replica: uint64(c.Replica), peers: c.Peers,
 		logger: s.cfg.Logger.With("group", uint64(c.ID)), log: log, offers: map[uint64]int{},
 		committed: log.HardState().Commit, delivered: uint64(c.Applied), suspect: true,
+		newborn: applied != uint64(c.Applied),
 	}
 	g.published.Store(&Role{})
 	g.rn, err = raft.NewRawNode(&raft.Config{
-		ID: g.replica, Applied: uint64(c.Applied), Storage: groupStorage{log, g},
+		ID: g.replica, Applied: applied, Storage: groupStorage{log, g},
 		ElectionTick: s.cfg.ElectionTicks, HeartbeatTick: s.cfg.HeartbeatTicks,
 		AsyncStorageWrites: true, PreVote: true, CheckQuorum: true,
 		DisableProposalForwarding: true, StepDownOnRemoval: true,

@@ -157,6 +157,7 @@ func (g *GroupLog) Append(a Append) (done bool) {
 		return true
 	}
 	g.outstanding = append(g.outstanding, low)
+	g.trim()
 	g.l.submit(j)
 	return false
 }
@@ -187,7 +188,6 @@ func (g *GroupLog) applyEntries(ents []*raftpb.Entry) (cutFrom, cutTo uint64) {
 	g.addBytes(added)
 	g.last = last
 	g.cache.add(ents)
-	g.trim()
 	return cutFrom, cutTo
 }
 
@@ -213,20 +213,26 @@ func (g *GroupLog) Durable() {
 // Outstanding counts the appends that are not yet durable.
 func (g *GroupLog) Outstanding() int { return len(g.outstanding) }
 
+// trim keeps the cache within its bound. What is not durable stays: the engine cannot answer for it.
 func (g *GroupLog) trim() {
+	g.cache.trim(g.l.cachePerGroup.Load(), g.durable())
+}
+
+// durable is the last entry up to which the engine has what memory has.
+func (g *GroupLog) durable() uint64 {
 	durable := g.last
 	for _, low := range g.outstanding {
 		if low != math.MaxUint64 {
 			durable = min(durable, low-1)
 		}
 	}
-	g.cache.trim(g.l.cachePerGroup.Load(), durable)
+	return durable
 }
 
 // Truncate forgets entries up to through, which the machine's durable state must contain. It need
 // not survive a crash and is written with a later batch.
 func (g *GroupLog) Truncate(through uint64) {
-	through = min(through, g.last)
+	through = min(through, g.durable())
 	if through <= g.truncated {
 		return
 	}

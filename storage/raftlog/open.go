@@ -95,44 +95,66 @@ type Start struct {
 	ConfIndex uint64
 }
 
-// Reconcile brings log and machine state together at start, durably, before Raft reads either. The commit index is
-// at least what was applied. If the state ends behind the log's end, or the log has another entry at that place,
-// the state came in a snapshot and the crash came before the log was reset: that is done now. Of two configurations the
-// newer one counts.
-func (g *GroupLog) Reconcile(s Start) error {
+// A group is born with its log behind entry BirthIndex of term BirthTerm, which stands for its first configuration. So a replica that is added
+// later, whose log is empty, cannot be brought up by entries alone, in which that configuration is not found: it gets a
+// snapshot.
+const (
+	BirthIndex = 1
+	BirthTerm  = 1
+)
+
+// Reconcile brings log and machine state together at start, durably, before Raft reads either. It returns the entry
+// that counts as applied.
+//
+// A log of which there is nothing is born if a configuration with voters is given. The commit index is at least what
+// was applied. If the state ends behind the log's end, or the log has another entry at that place, the state came in a snapshot and the
+// crash came before the log was reset: that is done now. Of two configurations the newer one counts.
+func (g *GroupLog) Reconcile(s Start) (applied uint64, err error) {
+	newborn := g.conf == nil && g.last == 0 && len(s.Conf.GetVoters()) > 0
+	if s.Applied == 0 && (newborn || g.truncated == BirthIndex && g.terms[0].term == BirthTerm) {
+		s.Applied, s.Term = BirthIndex, BirthTerm
+		if s.ConfIndex == 0 {
+			s.ConfIndex = BirthIndex
+		}
+	}
 	if s.Applied < g.truncated {
-		return fmt.Errorf("%w: group %d: applied %d, log starts behind %d", ErrStateBehindLog, g.id, s.Applied, g.truncated)
+		return 0, fmt.Errorf("%w: group %d: applied %d, log starts behind %d", ErrStateBehindLog, g.id, s.Applied, g.truncated)
 	}
 	if g.conf == nil || s.ConfIndex > g.confIndex {
 		g.conf, g.confIndex = s.Conf, s.ConfIndex
 	}
 	mismatch := s.Applied <= g.last && s.Term != 0 && g.terms.at(s.Applied) != s.Term
 	if s.Applied > g.last || mismatch {
-		if s.Term == 0 {
-			return fmt.Errorf("%w: group %d: applied %d, log ends at %d and no term is known", ErrCorrupt, g.id, s.Applied, g.last)
-		}
-		if s.Term > g.hs.Term {
-			g.hs.Term, g.hs.Vote = s.Term, 0
-		}
-		g.hs.Commit = s.Applied
-		conf, index := g.conf, g.confIndex
-		r := &Reset{Index: s.Applied, Term: s.Term, Conf: conf}
-		g.applyReset(r)
-		g.confIndex = index
-		b := g.l.db.NewBatch()
-		if err := g.l.encode(b, &job{g: g, reset: r, hs: g.hs, setHS: true}); err != nil {
-			return err
-		}
-		if err := b.Set(appendGroupKey(nil, g.id, kindConf), appendConf(nil, index, conf), nil); err != nil {
-			return fmt.Errorf("raftlog: configuration of group %d: %w", g.id, err)
-		}
-		return g.l.applyNow(b)
+		return s.Applied, g.startBehind(s)
 	}
 	g.hs.Commit = max(g.hs.Commit, s.Applied)
 	if g.hs.Commit > g.last {
-		return fmt.Errorf("%w: group %d: commit %d is behind the log's end %d", ErrCorrupt, g.id, g.hs.Commit, g.last)
+		return 0, fmt.Errorf("%w: group %d: commit %d is behind the log's end %d", ErrCorrupt, g.id, g.hs.Commit, g.last)
 	}
-	return nil
+	return s.Applied, nil
+}
+
+// startBehind resets the log to the machine's state.
+func (g *GroupLog) startBehind(s Start) error {
+	if s.Term == 0 {
+		return fmt.Errorf("%w: group %d: applied %d, log ends at %d and no term is known", ErrCorrupt, g.id, s.Applied, g.last)
+	}
+	if s.Term > g.hs.Term {
+		g.hs.Term, g.hs.Vote = s.Term, 0
+	}
+	g.hs.Commit = s.Applied
+	conf, index := g.conf, g.confIndex
+	r := &Reset{Index: s.Applied, Term: s.Term, Conf: conf}
+	g.applyReset(r)
+	g.confIndex = index
+	b := g.l.db.NewBatch()
+	if err := g.l.encode(b, &job{g: g, reset: r, hs: g.hs, setHS: true}); err != nil {
+		return err
+	}
+	if err := b.Set(appendGroupKey(nil, g.id, kindConf), appendConf(nil, index, conf), nil); err != nil {
+		return fmt.Errorf("raftlog: configuration of group %d: %w", g.id, err)
+	}
+	return g.l.applyNow(b)
 }
 
 func (l *Log) get(g ids.GroupID, kind byte) ([]byte, error) {
