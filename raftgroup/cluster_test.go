@@ -226,10 +226,19 @@ func runChaos(t *testing.T, seed uint64, p simParams) uint64 {
 		t.Fatalf("no agreement a minute after the last fault:\n%s", w.dump())
 	}
 	before := make([]ids.Index, p.groups)
-	for id := range ids.GroupID(p.groups) {
-		before[id] = w.truths[id].delivered
-		w.propose(id)
+	var propose func()
+	propose = func() {
+		for id, tr := range w.truths {
+			if tr.delivered <= before[id] {
+				w.propose(ids.GroupID(id))
+			}
+		}
+		w.after(1*second, propose)
 	}
+	for id, tr := range w.truths {
+		before[id] = tr.delivered
+	}
+	propose()
 	if !w.run(20*second, func() bool {
 		for id, tr := range w.truths {
 			if tr.delivered <= before[id] {

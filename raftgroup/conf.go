@@ -2,6 +2,7 @@ package raftgroup
 
 import (
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/confchange"
@@ -77,6 +78,11 @@ func (g *Group) ProposeConf(changes []ConfChange, context []byte) error {
 	}
 	if g.confPending > g.delivered {
 		return fmt.Errorf("%w: entry %d may hold another one", ErrConfChange, g.confPending)
+	}
+	for _, c := range changes {
+		if uint64(c.Replica) == g.replica && c.Type != AddVoter {
+			return fmt.Errorf("%w: a leader does not remove or demote itself; leadership must move first", ErrConfChange)
+		}
 	}
 	if err := g.tryConf(cc); err != nil {
 		return err
@@ -164,7 +170,11 @@ func (g *Group) applyConf(e *raftpb.Entry, out *Entry) error {
 	}
 	cs, index := g.log.Conf()
 	if e.GetIndex() > index {
+		last := g.lastWords()
 		cs, index = g.rn.ApplyConfChange(cc), e.GetIndex()
+		if last != nil && !isVoter(cs.GetVoters(), g.replica) {
+			g.parting = last
+		}
 		if err := g.log.SetConf(index, cs); err != nil {
 			return err
 		}
@@ -172,6 +182,54 @@ func (g *Group) applyConf(e *raftpb.Entry, out *Entry) error {
 	out.Conf = confFromRaft(index, cs)
 	out.Data = nil
 	return nil
+}
+
+// parting is what a leader that its own change has removed still has to say.
+//
+// Raft steps down the moment it applies the change. If the others do not yet know it committed, they vote by the old
+// configuration, in which the removed replica may be needed: it has the longest log, so it votes for nobody, and it must not
+// campaign itself. So it repeats its commit index, in its own term and in the others' logs as it knew them, until they
+// have heard it, somebody has a higher term, or two election time-outs have passed.
+type parting struct {
+	term uint64
+	left int // ticks
+	to   []partingWord
+}
+
+type partingWord struct{ replica, commit uint64 }
+
+// lastWords notes what the followers may be told, nil if this replica does not lead.
+func (g *Group) lastWords() *parting {
+	if g.state != raft.StateLeader {
+		return nil
+	}
+	p := &parting{term: g.term, left: 2 * g.s.cfg.ElectionTicks}
+	g.Progress(func(f FollowerStatus) {
+		p.to = append(p.to, partingWord{uint64(f.Replica), min(uint64(f.Match), g.committed)})
+	})
+	return p
+}
+
+func (g *Group) tickParting() {
+	p := g.parting
+	if p == nil {
+		return
+	}
+	if p.left--; p.left < 0 || g.term != p.term || len(p.to) == 0 {
+		g.parting = nil
+		return
+	}
+	for _, w := range p.to {
+		m := &wireMessage{typ: raftpb.MsgHeartbeat, to: w.replica, from: g.replica, term: p.term, commit: w.commit}
+		g.send(m.link())
+	}
+}
+
+// heardParting notes that a follower has heard.
+func (g *Group) heardParting(replica, term uint64) {
+	if p := g.parting; p != nil && term == p.term {
+		p.to = slices.DeleteFunc(p.to, func(w partingWord) bool { return w.replica == replica })
+	}
 }
 
 var _ raft.Storage = groupStorage{}

@@ -48,6 +48,7 @@ type Group struct {
 	offers      map[uint64]int // by replica: ticks since it was offered a snapshot
 	restore     *restore       // state being installed
 	restores    uint64
+	parting     *parting // last words of a removed leader
 	ticks       int
 	quiet       quietState
 	drain       drainState
@@ -182,11 +183,20 @@ func (g *Group) proposed() {
 }
 
 // ReadIndex asks for an index that covers everything committed before the call, by a round to a quorum. The
-// answer comes by Machine.ReadState with the same ctx, or never; ctx should be unique in the life of the process.
+// answer comes by Machine.ReadState with the same ctx, or never; ctx must be unique in the life of the process. (The answer to an
+// earlier process of this node is not mistaken for one to this: it would be too old.)
 func (g *Group) ReadIndex(ctx uint64) {
 	g.wake()
 	g.quiet.active = true
-	g.rn.ReadIndex(binary.BigEndian.AppendUint64(nil, ctx))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 16), g.s.cfg.Incarnation)
+	g.rn.ReadIndex(binary.BigEndian.AppendUint64(b, ctx))
+}
+
+// readState passes an answer on.
+func (g *Group) readState(rs raft.ReadState) {
+	if b := rs.RequestCtx; len(b) == 16 && binary.BigEndian.Uint64(b) == g.s.cfg.Incarnation {
+		g.machine.ReadState(binary.BigEndian.Uint64(b[8:]), ids.Index(rs.Index))
+	}
 }
 
 // Campaign starts an election (with the pre-vote round) without waiting for a time-out.

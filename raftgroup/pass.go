@@ -1,8 +1,6 @@
 package raftgroup
 
 import (
-	"encoding/binary"
-
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -125,6 +123,7 @@ func (g *Group) receive(in *inMessage) {
 	switch m.GetType() {
 	case raftpb.MsgHeartbeatResp:
 		// Followers answer the last heartbeats after their leader has fallen silent.
+		g.heardParting(m.GetFrom(), m.GetTerm())
 	case raftpb.MsgHeartbeat:
 		g.wake()
 	default:
@@ -223,9 +222,7 @@ func (g *Group) ready() {
 	}
 	g.updateRole()
 	for _, rs := range rd.ReadStates {
-		if len(rs.RequestCtx) == 8 {
-			g.machine.ReadState(binary.BigEndian.Uint64(rs.RequestCtx), ids.Index(rs.Index))
-		}
+		g.readState(rs)
 	}
 	switch {
 	case apply == nil:
@@ -378,6 +375,7 @@ func (g *Group) tick() {
 	g.machine.Tick()
 	g.tickSnapshots()
 	g.tickDrain()
+	g.tickParting()
 	g.tickQuiet()
 	if g.ticks%g.s.cfg.ElectionTicks == 0 && g.transferee != 0 && g.rn.BasicStatus().LeadTransferee == 0 {
 		g.transferee = 0 // Raft has given up
