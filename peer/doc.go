@@ -11,8 +11,10 @@
 //   - A letter is only accepted from a node of the same cluster that says who it is, to whom it wants to talk, and is a known
 //     peer. Everything else is refused with an error that says what differs, logged once.
 //
-// Liveness is judged by what is heard: a node that has sent nothing for a heartbeat interval sends an empty envelope; a node from which
-// nothing came for Config.DeadAfter is down. Time is counted in the transport's own ticks, so a process that was stopped
+// Liveness is judged by what is heard, for each stream and at both of its ends. A sender that has sent nothing for a heartbeat interval
+// sends an empty envelope; the receiver sends an empty envelope back each interval (an echo). A receiver that hears nothing
+// for Config.DeadAfter takes the node for down; a sender that hears no echo for as long makes a new connection. So a
+// failure of one direction of one connection is found by the end that it matters to. Time is counted in the transport's own ticks, so a process that was stopped
 // for a while does not take its peers for dead. Up carries the peer's incarnation; a peer that restarted is always reported
 // down before it is up with the new one.
 //
@@ -21,9 +23,9 @@
 //
 // Goroutines, all of them owned by the Transport and gone when Close returns:
 //
-//	ticker           one; heartbeats, silence, stalled streams
+//	ticker           one; heartbeats, echoes, silence
 //	link.run         one for each peer: dials, sends
-//	session reader   one for each established outgoing stream: waits for its end
+//	session reader   one for each established outgoing stream: takes the echoes, waits for its end
 //	inbound.receive  one for each incoming stream: decodes and calls the Handler
 //
 // and gRPC's own: a reader and a writer for each connection.

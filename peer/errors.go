@@ -13,7 +13,6 @@ import (
 var (
 	errNotPeer  = errors.New("no longer a peer")
 	errSilent   = errors.New("nothing was heard for too long")
-	errStalled  = errors.New("the peer takes nothing")
 	errReplaced = errors.New("replaced by a newer stream of the peer")
 	errNoHello  = errors.New("the peer did not introduce itself in time")
 	errEnded    = errors.New("the peer ended the stream")

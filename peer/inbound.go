@@ -22,11 +22,11 @@ type service struct {
 
 type serverStream = grpc.BidiStreamingServer[braidpb.PeerMessage, braidpb.PeerMessage]
 
-// Exchange takes in one stream of a peer. The stream is read by a goroutine of its own: only by returning from here can it
-// be ended while nothing comes.
+// Exchange takes in one stream of a peer, and sends the echoes by which the peer knows that it is heard. The stream is read by a
+// goroutine of its own: only by returning from here can it be ended while nothing comes.
 func (s *service) Exchange(stream serverStream) error {
 	t := s.t
-	in := &inbound{t: t, done: make(chan struct{})}
+	in := &inbound{t: t, done: make(chan struct{}), echo: make(chan struct{}, 1)}
 	in.heard.Store(t.ticks.Load())
 	in.ctx, in.cancel = context.WithCancelCause(stream.Context())
 	t.mu.Lock()
@@ -38,7 +38,15 @@ func (s *service) Exchange(stream serverStream) error {
 	t.mu.Unlock()
 	go in.receive(stream)
 
-	<-in.ctx.Done()
+	for in.ctx.Err() == nil {
+		select {
+		case <-in.ctx.Done():
+		case <-in.echo:
+			if err := stream.SendMsg(new(outgoing)); err != nil {
+				in.stop(err)
+			}
+		}
+	}
 	err := context.Cause(in.ctx)
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -59,8 +67,21 @@ type inbound struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	heard  atomic.Uint64 // tick of the last message
+	busy   atomic.Bool   // the handler has an envelope: that nothing is read meanwhile is not the peer's silence
 	up     atomic.Bool
 	done   chan struct{} // closed when no handler call will come from the stream any more
+	echo   chan struct{} // capacity 1: an echo is due
+}
+
+// tick does what time asks for; it does not block.
+func (in *inbound) tick(now uint64) {
+	if in.busy.Load() {
+		in.heard.Store(now)
+	} else if now >= in.heard.Load()+in.t.deadTicks {
+		in.stop(errSilent)
+		return
+	}
+	ring(in.echo)
 }
 
 // stop ends the stream. Handler calls may go on until done is closed.
@@ -136,6 +157,7 @@ func (in *inbound) admit(stream serverStream) (previous *inbound, err error) {
 	}
 	ring(in.link.kick) // it lives: no need to wait before dialing it
 
+	in.heard.Store(t.ticks.Load())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if (*t.links.Load())[in.node] != in.link {
@@ -164,11 +186,14 @@ func (in *inbound) deliver(stream serverStream) error {
 		}
 		counts.receivedLetters.Add(uint64(len(m.letters)))
 		counts.receivedBytes.Add(uint64(m.bytes))
+		in.busy.Store(true)
 		for i := range m.letters {
 			if in.ctx.Err() != nil {
-				return context.Cause(in.ctx)
+				break
 			}
 			in.t.handler.Receive(in.node, &m.letters[i])
 		}
+		in.heard.Store(in.t.ticks.Load())
+		in.busy.Store(false)
 	}
 }

@@ -32,9 +32,9 @@ type link struct {
 	wake   chan struct{} // capacity 1: the queue is no longer empty, a heartbeat is due, or the link drains
 	kick   chan struct{} // capacity 1: dial now
 
-	beat    atomic.Bool   // a heartbeat is due
-	sent    atomic.Bool   // an envelope left since the last tick
-	sending atomic.Uint64 // 1 + the tick at which the current SendMsg began; 0: none
+	beat  atomic.Bool   // a heartbeat is due
+	sent  atomic.Bool   // an envelope left since the last tick
+	heard atomic.Uint64 // tick of the peer's last echo on the established stream
 
 	mu       sync.Mutex
 	letters  []*braidpb.Letter
@@ -124,17 +124,6 @@ func (k *link) drain() {
 	ring(k.wake)
 }
 
-// reset ends an established stream that has stood for a while: the peer is silent, so what is sent to it may well go nowhere.
-func (k *link) reset(now uint64) {
-	k.mu.Lock()
-	end := k.session
-	old := now >= k.since+k.t.deadTicks
-	k.mu.Unlock()
-	if end != nil && old {
-		end(errSilent)
-	}
-}
-
 // tick does what time asks for.
 func (k *link) tick(now uint64) {
 	k.mu.Lock()
@@ -154,8 +143,8 @@ func (k *link) tick(now uint64) {
 		}
 		return
 	}
-	if began := k.sending.Load(); began != 0 && now >= began-1+k.t.deadTicks {
-		end(errStalled)
+	if now >= k.heard.Load()+k.t.deadTicks {
+		end(errSilent) // what is sent goes nowhere
 		return
 	}
 	if !k.sent.Swap(false) {
@@ -207,8 +196,10 @@ func (k *link) isDraining() bool {
 
 // setSession notes the established stream, or with nil that there is none.
 func (k *link) setSession(end context.CancelCauseFunc) {
+	now := k.t.ticks.Load()
+	k.heard.Store(now)
 	k.mu.Lock()
-	k.session, k.since = end, k.t.ticks.Load()
+	k.session, k.since = end, now
 	if k.draining && end != nil {
 		k.session = nil
 		end(ErrClosed)
@@ -237,11 +228,17 @@ func (k *link) connect(a address) (established bool, err error) {
 	reader := make(chan struct{})
 	go func() { // ends with the stream, which connect waits for
 		defer close(reader)
-		err := stream.RecvMsg(new(incoming))
-		if err == nil || errors.Is(err, io.EOF) {
-			err = errEnded
+		var in incoming
+		for {
+			if err := stream.RecvMsg(&in); err != nil {
+				if errors.Is(err, io.EOF) {
+					err = errEnded
+				}
+				cancel(err)
+				return
+			}
+			k.heard.Store(k.t.ticks.Load())
 		}
-		cancel(err)
 	}()
 	err = explain(ctx, k.pump(ctx, stream))
 	cancel(err)
@@ -363,9 +360,7 @@ func (k *link) sendBatch(stream peerStream, out *outgoing, batch []*braidpb.Lett
 
 func (k *link) send(stream peerStream, out *outgoing, letters []*braidpb.Letter) error {
 	out.letters = letters
-	k.sending.Store(k.t.ticks.Load() + 1)
 	err := stream.SendMsg(out)
-	k.sending.Store(0)
 	out.letters = nil
 	k.counts.sentEnvelopes.Add(1)
 	return err

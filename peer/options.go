@@ -19,8 +19,7 @@ const (
 	windowBytes = 16 << 20
 	// bufferBytes is how much goes into one write or comes out of one read of a socket, if there is that much.
 	bufferBytes = 128 << 10
-	// pingInterval is gRPC's smallest. The pings only catch what heartbeats do not: a connection on which everything this node sends is
-	// lost while it hears the peer well on the other one.
+	// pingInterval is how soon a connection without a stream is found dead; streams have their heartbeats and echoes.
 	pingInterval = 10 * time.Second
 )
 
@@ -42,7 +41,6 @@ func dialOptions(cfg *Config, a address) []grpc.DialOption {
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: time.Hour, MaxDelay: time.Hour}, MinConnectTimeout: helloTimeout(cfg),
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: helloTimeout(cfg)}),
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessageBytes(cfg)), grpc.MaxCallRecvMsgSize(1<<20)),
 	}
@@ -61,7 +59,6 @@ func serverOptions(cfg *Config) []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: pingInterval, Timeout: helloTimeout(cfg), MaxConnectionIdle: time.Minute,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval / 2, PermitWithoutStream: true}),
 	}
 }
 

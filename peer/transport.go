@@ -197,7 +197,7 @@ func (t *Transport) Stats() []Stats {
 	return out
 }
 
-// tick counts time and acts on it: heartbeats, silent peers, stalled streams, letters that wait for a peer that cannot be reached.
+// tick counts time and acts on it: heartbeats and echoes, silent peers, letters that wait for a peer that cannot be reached.
 func (t *Transport) tick() {
 	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
 	defer ticker.Stop()
@@ -208,23 +208,13 @@ func (t *Transport) tick() {
 		case <-ticker.C:
 		}
 		now := t.ticks.Add(1)
-		links := *t.links.Load()
-		for _, k := range links {
+		for _, k := range *t.links.Load() {
 			k.tick(now)
 		}
-		var silent []*inbound
 		t.mu.Lock()
 		for _, in := range t.inbound {
-			if now >= in.heard.Load()+t.deadTicks {
-				silent = append(silent, in)
-			}
+			in.tick(now)
 		}
 		t.mu.Unlock()
-		for _, in := range silent {
-			in.stop(errSilent)
-			if k := links[in.node]; k != nil {
-				k.reset(now)
-			}
-		}
 	}
 }
