@@ -171,8 +171,8 @@ func (in *inbound) admit(stream serverStream) (previous *inbound, err error) {
 // deliver hands the letters over until the stream ends.
 func (in *inbound) deliver(stream serverStream) error {
 	counts := &in.link.counts
+	var m incoming // its letters are new memory each time
 	for {
-		var m incoming
 		if err := stream.RecvMsg(&m); err != nil {
 			return err
 		}
