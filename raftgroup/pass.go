@@ -369,6 +369,10 @@ func (g *Group) tick() {
 		return
 	}
 	g.ticks++
+	if g.tickQuiet() {
+		g.machine.Tick()
+		return
+	}
 	g.rn.Tick()
 	g.suspect = true
 	g.compareRole()
@@ -376,7 +380,6 @@ func (g *Group) tick() {
 	g.tickSnapshots()
 	g.tickDrain()
 	g.tickParting()
-	g.tickQuiet()
 	if g.ticks%g.s.cfg.ElectionTicks == 0 && g.transferee != 0 && g.rn.BasicStatus().LeadTransferee == 0 {
 		g.transferee = 0 // Raft has given up
 	}

@@ -16,8 +16,8 @@ import (
 // leader is a proposal, a read, any message but a late heartbeat answer, or a change of a follower's connection; it pings its
 // followers at once, before its next quorum check can count.
 //
-// A follower that does not fall silent (the word is lost, or it knows better) soon asks for votes,
-// which wakes the leader. While a follower's node is down, its groups stay awake.
+// A follower that cannot fall silent says so, which wakes the leader; one that has not got the word soon asks for votes, which
+// wakes it too. While a follower's node is down, its groups stay awake.
 type quietState struct {
 	active   bool // there was work since the last tick
 	idle     int  // ticks without
@@ -30,21 +30,22 @@ type quietState struct {
 	incarnation uint64
 }
 
-// tickQuiet counts idle ticks and falls silent when it may.
-func (g *Group) tickQuiet() {
+// tickQuiet counts idle ticks and falls silent when it may. It must come before Raft's tick: a heartbeat behind the last
+// word would wake the followers.
+func (g *Group) tickQuiet() (silent bool) {
 	q := &g.quiet
 	if q.active {
-		q.active, q.idle = false, 0
-		return
+		q.active, q.idle = false, min(q.idle, 0)
+		return false
 	}
 	q.idle++
 	if q.idle < g.s.cfg.QuiesceTicks || !g.mayQuiesce() {
-		return
+		return false
 	}
 	last := g.lastIndex()
 	term, err := g.log.Term(last)
 	if err != nil {
-		return
+		return false
 	}
 	word := quiesce{from: g.replica, term: g.term, index: last, logTerm: term, incarnation: g.s.cfg.Incarnation}
 	g.Progress(func(f FollowerStatus) {
@@ -52,6 +53,7 @@ func (g *Group) tickQuiet() {
 		g.sendLetter(f.Node, encodeQuiesce(word))
 	})
 	g.fallSilent()
+	return true
 }
 
 // mayQuiesce tells whether a leader and all its followers are at rest.
@@ -77,18 +79,14 @@ func (g *Group) atRest() bool {
 	return last == g.committed && last == g.delivered && g.log.Outstanding() == 0
 }
 
-// hearQuiesce notes a leader's word if it is about our log and leader.
+// hearQuiesce notes a leader's word if it is about our log and leader, and contradicts otherwise.
 func (g *Group) hearQuiesce(from ids.NodeID, q *quiesce) {
-	if g.idler == nil || g.quiet.quiesced || g.restore != nil || g.state != raft.StateFollower || q.term != g.term || q.from != g.lead {
+	if q.index == 0 {
+		g.hearRefusal(q)
 		return
 	}
-	for g.rn.HasReady() {
-		g.ready()
-	}
-	if last := g.lastIndex(); last != q.index {
-		return
-	}
-	if term, err := g.log.Term(q.index); err != nil || term != q.logTerm {
+	if !g.takesWord(q) {
+		g.refuseQuiesce(from, q)
 		return
 	}
 	beat := &wireMessage{typ: raftpb.MsgHeartbeat, to: g.replica, from: q.from, term: q.term, commit: q.index}
@@ -96,6 +94,30 @@ func (g *Group) hearQuiesce(from ids.NodeID, q *quiesce) {
 		return
 	}
 	g.quiet.heard, g.quiet.heardFrom = q, from
+}
+
+func (g *Group) takesWord(q *quiesce) bool {
+	if g.idler == nil || g.restore != nil || g.state != raft.StateFollower || q.term != g.term || q.from != g.lead {
+		return false
+	}
+	for g.rn.HasReady() {
+		g.ready()
+	}
+	term, err := g.log.Term(q.index)
+	return g.lastIndex() == q.index && err == nil && term == q.logTerm
+}
+
+// refuseQuiesce answers a leader's word with one that has no index.
+func (g *Group) refuseQuiesce(to ids.NodeID, q *quiesce) {
+	g.sendLetter(to, encodeQuiesce(quiesce{to: q.from, from: g.replica, term: q.term}))
+}
+
+// hearRefusal wakes a leader; what keeps the follower awake may last.
+func (g *Group) hearRefusal(q *quiesce) {
+	if g.state == raft.StateLeader && g.term == q.term {
+		g.wake()
+		g.quiet.idle = -10 * g.s.cfg.QuiesceTicks
+	}
 }
 
 // settleQuiet follows a leader into silence at the end of the pass, and lets an idle machine's ticks stop.
@@ -108,6 +130,8 @@ func (g *Group) settleQuiet() {
 			g.state == raft.StateFollower && g.term == h.term && g.lead == h.from && g.atRest() && g.lastIndex() == h.index {
 			q.trusted, q.incarnation = q.heardFrom, h.incarnation
 			g.fallSilent()
+		} else {
+			g.refuseQuiesce(q.heardFrom, h)
 		}
 	}
 	if q.quiesced {
@@ -116,7 +140,11 @@ func (g *Group) settleQuiet() {
 }
 
 func (g *Group) fallSilent() {
-	g.quiet.quiesced, g.quiet.idle = true, 0
+	g.quiet.idle = 0
+	if g.quiet.quiesced {
+		return // a follower whose leader has spoken twice
+	}
+	g.quiet.quiesced = true
 	g.s.counters.Quiesced.Add(1)
 }
 

@@ -249,7 +249,7 @@ const beatBytes = 64
 
 func (s *Store) take(id ids.GroupID, in inMessage, size int) {
 	g := s.group(id)
-	if g == nil || in.m != nil && in.m.GetTo() != g.replica {
+	if g == nil || in.m != nil && in.m.GetTo() != g.replica || in.quiesce != nil && in.quiesce.to != g.replica {
 		s.counters.MessagesDropped.Add(1)
 		return
 	}

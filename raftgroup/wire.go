@@ -325,7 +325,7 @@ func decodeBeats(b []byte, fn func(ids.GroupID, *raftpb.Message)) error {
 }
 
 // quiesce is a leader's last word before it falls silent: its log ends at (index, logTerm), all of it
-// committed, and the receiver has all of it.
+// committed, and the receiver has all of it. With index zero it is a follower's answer that it will not.
 type quiesce struct {
 	to, from             uint64
 	term, index, logTerm uint64
