@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/cryptotest"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/braidkv/braid/internal/ids"
 )
 
@@ -278,6 +280,100 @@ func TestConfChangeRefusals(t *testing.T) {
 	}
 	if got := len(l.st.conf.Voters); got != 2 {
 		t.Errorf("configuration %+v", l.st.conf)
+	}
+}
+
+// TestOneReplica shows that a group of one needs nobody and waits for nobody.
+func TestOneReplica(t *testing.T) {
+	w := quietSim(t, simParams{groups: 2, nodes: 1, workers: 1, quiesce: true})
+	w.mustConverge(50 * ms)
+	w.propose(1)
+	w.read(1)
+	m := w.leader(1)
+	if !w.run(50*ms, func() bool { return m.answered[w.ctx] && len(m.truth.proposed) == 1 && m.st.index == m.g.LastIndex() }) {
+		t.Error("no answer")
+	}
+	w.run(2*second, nil)
+	w.node(1).crash()
+	w.node(1).start()
+	w.mustConverge(50 * ms)
+	w.node(1).store.BeginHandOver()
+	if !w.run(50*ms, w.node(1).store.HandedOver) {
+		t.Error("waits for a successor")
+	}
+}
+
+// TestRemovedLeaderIsHeard shows that a leader whose change removes itself does not leave the others without a leader: they do
+// not know the change committed, and by the old configuration they need its vote, which it refuses, its log being longer.
+func TestRemovedLeaderIsHeard(t *testing.T) {
+	w := quietSim(t, simParams{groups: 1, nodes: 3, workers: 1})
+	w.mustConverge(10 * second)
+	l := w.leader(0)
+	self := l.g.Replica()
+	var rest []ids.ReplicaID
+	for r := ids.ReplicaID(1); r <= 3; r++ {
+		if r != self {
+			rest = append(rest, r)
+		}
+	}
+	// Down to two voters, so that the old majority is both.
+	w.node(l.node).store.Enqueue(0, confEvent{[]ConfChange{{RemoveReplica, rest[1]}}})
+	w.run(second, nil)
+	w.node(l.node).store.Enqueue(0, confEvent{[]ConfChange{{AddLearner, rest[1]}}})
+	w.run(3*second, nil)
+	// Nobody hears of the change being committed, nor gets what the leader appends behind it.
+	var leave uint64
+	w.lose = func(from *simNode, body []byte) bool {
+		if from.id != l.node || leave == 0 || !l.role.IsLeader {
+			return false
+		}
+		commit, last := uint64(0), uint64(0)
+		switch body[0] {
+		case kindMessage:
+			m, err := decodeMessage(body[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			commit = m.GetCommit()
+			if n := len(m.GetEntries()); n > 0 {
+				last = m.GetEntries()[n-1].GetIndex()
+			}
+		case kindBeats:
+			_ = decodeBeats(body[1:], func(_ ids.GroupID, m *raftpb.Message) { commit = max(commit, m.GetCommit()) })
+		}
+		return commit >= leave || last > leave
+	}
+	l.onFlush = func() {
+		l.onFlush = nil
+		cc, err := confChange([]ConfChange{{AddVoter, rest[1]}, {RemoveReplica, self}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Not by ProposeConf, which refuses it; leadership may move after a proposal.
+		if err := l.g.rn.ProposeConfChange(cc); err != nil {
+			t.Fatal(err)
+		}
+		l.g.proposed()
+		leave = uint64(l.g.LastIndex()) + 1 // Raft leaves the joint configuration next
+	}
+	w.node(l.node).store.Enqueue(0, truncateEvent{})
+	for range 1000 {
+		w.run(1*ms, nil)
+		if uint64(l.g.LastIndex()) >= leave && leave > 0 && l.role.IsLeader {
+			w.propose(0)
+		}
+		if !l.role.IsLeader {
+			break
+		}
+	}
+	if l.role.IsLeader || l.st.conf.Joint() || uint64(l.g.LastIndex()) <= leave {
+		t.Fatalf("not the situation that this is about:\n%s", w.dump())
+	}
+	if !w.run(20*second, func() bool {
+		n := w.leader(0)
+		return n != nil && n != l && n.st.term > l.st.term && !n.st.conf.Joint()
+	}) {
+		t.Errorf("no leader:\n%s", w.dump())
 	}
 }
 

@@ -15,8 +15,9 @@
 //
 // One pass over a group: what the log has made durable and what came from other replicas is stepped into
 // Raft; then Machine.Handle gets the events, Machine.Tick a tick if there was one; then Raft's Ready is
-// worked off (messages out, appends to the log, committed entries to Machine.Deliver), and Machine.Flush
-// ends the pass. Messages to followers leave before the leader's own append is written.
+// worked off: messages out, appends to the log. When this is done for all groups that wait, the appends start on their way to the
+// disk, and committed entries go to Machine.Deliver; Machine.Flush ends the pass. Messages to followers leave before the
+// leader's own append is written, and no append waits for a machine that applies.
 //
 // # Guarantees
 //

@@ -38,6 +38,7 @@ type Group struct {
 	lead      uint64
 	committed uint64
 	delivered uint64 // last entry the machine has got, or whose state it has installed
+	alone     bool   // the only voter, just started: no need to wait for a time-out
 	newborn   bool   // the machine has not got the group's first configuration
 	unready   uint64 // proposals since the last Ready
 	suspect   bool   // the role may have changed since it was last compared
@@ -54,7 +55,8 @@ type Group struct {
 	drain       drainState
 	dead        bool
 
-	ents     []Entry // scratch of deliver
+	applies  []*raftpb.Message // committed entries to be delivered in this pass
+	ents     []Entry           // scratch of deliver
 	freeAcks []*ack
 
 	published atomic.Pointer[Role]

@@ -12,8 +12,11 @@ import (
 // maxRounds bounds how often a pass goes on with work that it has made for itself before other groups get their turn.
 const maxRounds = 8
 
-// pass does all the group's work. See the package comment for the order.
-func (g *Group) pass() {
+// A pass over a group has two halves. Between them, what the groups of the worker have appended is handed to the disk, so that the
+// fsync for which others wait runs while machines apply what is committed.
+
+// firstHalf takes in what waits and hands out what others wait for.
+func (g *Group) firstHalf() {
 	in := g.take()
 	for i, a := range in.acks {
 		g.acknowledge(a)
@@ -25,6 +28,10 @@ func (g *Group) pass() {
 	for i := range in.messages {
 		g.receive(&in.messages[i])
 	}
+	if g.alone && !g.dead {
+		g.alone = false
+		g.Campaign()
+	}
 	g.compareRole()
 	if !g.dead {
 		if len(in.events) > 0 {
@@ -34,10 +41,19 @@ func (g *Group) pass() {
 		if in.tick {
 			g.tick()
 		}
+		if g.rn.HasReady() {
+			g.ready()
+		}
+	}
+	g.giveBack(in)
+}
+
+// secondHalf delivers, lets the machine apply, and goes on with what comes of it.
+func (g *Group) secondHalf() {
+	if !g.dead {
 		g.work()
 		g.endPass()
 	}
-	g.giveBack(in)
 }
 
 // take swaps the inbox for an empty one.
@@ -65,11 +81,13 @@ func (g *Group) giveBack(in inbox) {
 // work goes on until there is nothing left to do, or for maxRounds.
 func (g *Group) work() {
 	for range maxRounds {
+		g.deliverAll()
 		for range maxRounds {
 			if !g.rn.HasReady() {
 				break
 			}
 			g.ready()
+			g.deliverAll()
 		}
 		g.machine.Flush()
 		if !g.rn.HasReady() {
@@ -206,13 +224,13 @@ func (g *Group) ready() {
 	if rd.SoftState != nil {
 		g.lead, g.state = rd.SoftState.Lead, rd.SoftState.RaftState
 	}
-	var store, apply *raftpb.Message
+	var store *raftpb.Message
 	for _, m := range rd.Messages {
 		switch m.GetTo() {
 		case raft.LocalAppendThread:
 			store = m
 		case raft.LocalApplyThread:
-			apply = m
+			g.applies = append(g.applies, m)
 		default:
 			g.send(m)
 		}
@@ -224,14 +242,21 @@ func (g *Group) ready() {
 	for _, rs := range rd.ReadStates {
 		g.readState(rs)
 	}
-	switch {
-	case apply == nil:
-	case g.restore != nil:
-		g.restore.held = append(g.restore.held, apply)
-	default:
-		g.deliver(apply.GetEntries())
-		g.stepAll(apply.GetResponses())
+}
+
+// deliverAll delivers what Raft has handed out as committed. While state is being installed it waits.
+func (g *Group) deliverAll() {
+	for i := 0; i < len(g.applies) && !g.dead; i++ { // one delivery may cause another
+		m := g.applies[i]
+		g.applies[i] = nil
+		if g.restore != nil {
+			g.restore.held = append(g.restore.held, m)
+			continue
+		}
+		g.deliver(m.GetEntries())
+		g.stepAll(m.GetResponses())
 	}
+	g.applies = g.applies[:0]
 }
 
 // store hands an append to the log.
@@ -305,10 +330,10 @@ func (g *Group) sendLetter(node ids.NodeID, body []byte) {
 
 // updateRole tells the machine and everybody else of a change.
 func (g *Group) updateRole() {
-	r := Role{Term: ids.Term(g.term), LeaderReplica: ids.ReplicaID(g.lead), IsLeader: g.state == raft.StateLeader}
-	if r.Term == g.role.Term && r.LeaderReplica == g.role.LeaderReplica && r.IsLeader == g.role.IsLeader {
+	if g.term == uint64(g.role.Term) && g.lead == uint64(g.role.LeaderReplica) && (g.state == raft.StateLeader) == g.role.IsLeader {
 		return
 	}
+	r := Role{Term: ids.Term(g.term), LeaderReplica: ids.ReplicaID(g.lead), IsLeader: g.state == raft.StateLeader}
 	if g.lead != 0 {
 		r.Leader = g.peers(r.LeaderReplica)
 	}
@@ -334,6 +359,7 @@ func (g *Group) deliver(ents []*raftpb.Entry) {
 		if e.GetType() != raftpb.EntryNormal {
 			if err := g.applyConf(e, &ent); err != nil {
 				g.s.fail(err)
+				g.dead = true
 				return
 			}
 		}

@@ -76,6 +76,7 @@ type sim struct {
 	nextID  ids.ReplicaID // for replicas that are added
 	homes   map[ids.ReplicaID]ids.NodeID
 	calm    bool // no more faults
+	lose    func(from *simNode, body []byte) bool
 }
 
 // simNode is a machine room: the process in it may come and go.
@@ -113,10 +114,11 @@ func newSim(t *testing.T, seed uint64, p simParams) *sim {
 		}
 		w.nodes = append(w.nodes, n)
 		w.homes[ids.ReplicaID(i+1)] = n.id
+		voters := []ids.ReplicaID{1, 2, 3}[:min(3, p.nodes)]
 		for g := range p.groups {
 			if i < 3 {
 				n.replicas[ids.GroupID(g)] = ids.ReplicaID(i + 1)
-				n.disk[ids.GroupID(g)] = machineState{conf: ConfState{Voters: []ids.ReplicaID{1, 2, 3}}}
+				n.disk[ids.GroupID(g)] = machineState{conf: ConfState{Voters: voters}}
 			}
 		}
 	}
@@ -214,6 +216,9 @@ func (w *sim) tick(n *simNode) {
 // SendRaft is the network's side of a node.
 func (n *simNode) SendRaft(to ids.NodeID, group ids.GroupID, body []byte) {
 	w := n.w
+	if w.lose != nil && w.lose(n, body) {
+		return
+	}
 	copies := 1
 	if !w.calm {
 		if w.chance(w.p.drop) {

@@ -25,6 +25,7 @@ type Store struct {
 	peers  atomic.Pointer[map[ids.NodeID]peerState] // likewise
 
 	counters counters
+	live     bool // in Run
 
 	mu       sync.Mutex
 	removing map[ids.GroupID]bool // destroyed, not yet durably
@@ -143,6 +144,8 @@ func (s *Store) newGroup(c GroupConfig) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("raftgroup: group %d: %w", c.ID, err)
 	}
+	cs, _ := log.Conf()
+	g.alone = len(cs.GetVoters()) == 1 && isVoter(cs.GetVoters(), g.replica) && len(cs.GetVotersOutgoing()) == 0
 	g.machine = c.New(g)
 	if c.Quiesce {
 		g.idler, _ = g.machine.(Idler)

@@ -73,16 +73,24 @@ func (w *worker) sendBeats() {
 
 // Pump does the work that waits for a worker's groups, each group once, in the order in which they
 // got it, and reports whether there was any. Only one goroutine at a time may pump a worker. What the log was given
-// waits for its Write or Pump.
+// waits for its Write or Pump, unless Run is at work.
 func (s *Store) Pump(worker int) bool {
 	w := s.workers[worker]
 	w.mu.Lock()
 	batch := w.queue
 	w.queue, w.spare = w.spare[:0], nil
 	w.mu.Unlock()
+	s.counters.Passes.Add(uint64(len(batch)))
+	for _, g := range batch {
+		s.guard(g, (*Group).firstHalf)
+	}
+	if s.live {
+		// The batch is on its way to the disk without waiting for the log's goroutine to wake up.
+		s.log.Write()
+	}
 	for i, g := range batch {
 		batch[i] = nil
-		s.guard(g)
+		s.guard(g, (*Group).secondHalf)
 	}
 	w.sendBeats()
 	w.mu.Lock()
@@ -91,9 +99,9 @@ func (s *Store) Pump(worker int) bool {
 	return len(batch) > 0
 }
 
-// guard runs a pass. When the log cannot be read, Raft has no other way out than a panic; the error has been reported and the
+// guard runs half a pass. When the log cannot be read, Raft has no other way out than a panic; the error has been reported and the
 // node is stopping.
-func (s *Store) guard(g *Group) {
+func (s *Store) guard(g *Group, half func(*Group)) {
 	defer func() {
 		if s.log.Err() == nil {
 			return
@@ -102,8 +110,7 @@ func (s *Store) guard(g *Group) {
 			g.dead = true
 		}
 	}()
-	s.counters.Passes.Add(1)
-	g.pass()
+	half(g)
 }
 
 // running is one call of Run.
@@ -126,6 +133,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	s.run = r
 	s.mu.Unlock()
+	s.live = true
 
 	var workers, logger sync.WaitGroup
 	var stopping atomic.Bool
@@ -155,7 +163,6 @@ func (s *Store) runWorker(ctx context.Context, i int, stopping *atomic.Bool) {
 	w := s.workers[i]
 	for !stopping.Load() {
 		worked := s.Pump(i)
-		// The batch is on its way to the disk without waiting for the log's goroutine to wake up.
 		if s.log.Write() || worked {
 			continue
 		}
