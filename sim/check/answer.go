@@ -122,7 +122,11 @@ func oldest(req, resp any) int64 {
 }
 
 // difference describes how an answer differs from the right one, "" if it does not.
-func difference(req, want, got any) string {
+func difference(req any, res result, got any) string {
+	return res.cuts.difference(req, res.answer, got)
+}
+
+func (c cuts) difference(req, want, got any) string {
 	switch w := want.(type) {
 	case *pb.PutResponse:
 		g := got.(*pb.PutResponse)
@@ -135,14 +139,14 @@ func difference(req, want, got any) string {
 			return fmt.Sprintf("deleted %d %s, want %d %s", g.GetDeleted(), showAll(g.GetPrevKvs()), w.Deleted, showAll(w.PrevKvs))
 		}
 	case *pb.RangeResponse:
-		return rangeDifference(req.(*pb.RangeRequest), w, got.(*pb.RangeResponse))
+		return c.rangeDifference(req.(*pb.RangeRequest), w, got.(*pb.RangeResponse))
 	case *pb.TxnResponse:
-		return txnDifference(req.(*pb.TxnRequest), w, got.(*pb.TxnResponse))
+		return c.txnDifference(req.(*pb.TxnRequest), w, got.(*pb.TxnResponse))
 	}
 	return ""
 }
 
-func txnDifference(req *pb.TxnRequest, want, got *pb.TxnResponse) string {
+func (c cuts) txnDifference(req *pb.TxnRequest, want, got *pb.TxnResponse) string {
 	if want.Succeeded != got.GetSucceeded() {
 		return fmt.Sprintf("succeeded %v, want %v", got.GetSucceeded(), want.Succeeded)
 	}
@@ -158,25 +162,25 @@ func txnDifference(req *pb.TxnRequest, want, got *pb.TxnResponse) string {
 			if g.GetResponseRange() == nil {
 				diff = "not a range answer"
 			} else {
-				diff = difference(ops[i].GetRequestRange(), x.ResponseRange, g.GetResponseRange())
+				diff = c.difference(ops[i].GetRequestRange(), x.ResponseRange, g.GetResponseRange())
 			}
 		case *pb.ResponseOp_ResponsePut:
 			if g.GetResponsePut() == nil {
 				diff = "not a put answer"
 			} else {
-				diff = difference(nil, x.ResponsePut, g.GetResponsePut())
+				diff = c.difference(nil, x.ResponsePut, g.GetResponsePut())
 			}
 		case *pb.ResponseOp_ResponseDeleteRange:
 			if g.GetResponseDeleteRange() == nil {
 				diff = "not a delete answer"
 			} else {
-				diff = difference(nil, x.ResponseDeleteRange, g.GetResponseDeleteRange())
+				diff = c.difference(nil, x.ResponseDeleteRange, g.GetResponseDeleteRange())
 			}
 		case *pb.ResponseOp_ResponseTxn:
 			if g.GetResponseTxn() == nil {
 				diff = "not a txn answer"
 			} else {
-				diff = difference(ops[i].GetRequestTxn(), x.ResponseTxn, g.GetResponseTxn())
+				diff = c.difference(ops[i].GetRequestTxn(), x.ResponseTxn, g.GetResponseTxn())
 			}
 		}
 		if diff != "" {
@@ -186,7 +190,7 @@ func txnDifference(req *pb.TxnRequest, want, got *pb.TxnResponse) string {
 	return ""
 }
 
-func rangeDifference(req *pb.RangeRequest, want, got *pb.RangeResponse) string {
+func (c cuts) rangeDifference(req *pb.RangeRequest, want, got *pb.RangeResponse) string {
 	if want.Count != got.Count || want.More != got.More || len(want.Kvs) != len(got.Kvs) {
 		return fmt.Sprintf("count %d, more %v, %d keys %s, want %d, %v, %d keys %s",
 			got.Count, got.More, len(got.Kvs), showAll(got.Kvs), want.Count, want.More, len(want.Kvs), showAll(want.Kvs))
@@ -194,31 +198,25 @@ func rangeDifference(req *pb.RangeRequest, want, got *pb.RangeResponse) string {
 	if sameKVs(want.Kvs, got.Kvs) {
 		return ""
 	}
-	if req.SortTarget != pb.RangeRequest_KEY && sameButForTies(req, want, got) {
+	all := want.Kvs
+	if cut, ok := c[want]; ok {
+		all = cut
+	}
+	if req.SortTarget != pb.RangeRequest_KEY && sameButForTies(req, all, got.Kvs) {
 		return ""
 	}
 	return fmt.Sprintf("keys %s, want %s", showAll(got.Kvs), showAll(want.Kvs))
 }
 
-// sameButForTies accepts any order among equal sort keys, and any choice among them where the limit cuts.
-func sameButForTies(req *pb.RangeRequest, want, got *pb.RangeResponse) bool {
-	hidden := req.KeysOnly && req.SortTarget == pb.RangeRequest_VALUE // the sort key is not in the answer
-	edge := len(want.Kvs) - 1
-	if hidden && want.More {
-		return true
-	}
+// sameButForTies accepts any order among equal sort keys, and any choice among them where the limit cuts. all is
+// the whole list in one right order. Values that are not in the answer cannot be told apart.
+func sameButForTies(req *pb.RangeRequest, all, got []*mvccpb.KeyValue) bool {
 	byKey := map[string]*mvccpb.KeyValue{}
-	for _, kv := range want.Kvs {
+	for _, kv := range all {
 		byKey[string(kv.Key)] = kv
 	}
-	for i, kv := range got.Kvs {
-		if !hidden && bySortTarget(req.SortTarget, kv, want.Kvs[i]) != 0 {
-			return false
-		}
-		if want.More && bySortTarget(req.SortTarget, kv, want.Kvs[edge]) == 0 {
-			continue
-		}
-		if !proto.Equal(byKey[string(kv.Key)], kv) {
+	for i, kv := range got {
+		if bySortTarget(req.SortTarget, kv, all[i]) != 0 || !proto.Equal(byKey[string(kv.Key)], kv) {
 			return false
 		}
 		delete(byKey, string(kv.Key))

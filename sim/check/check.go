@@ -227,7 +227,7 @@ func (c *checker) checkRead(i int, rev int64) {
 	case len(res.events) > 0:
 		c.fault(Fault{Name: name, Op: i, Revision: rev, Text: fmt.Sprintf("%s claims to have had no effect, but in this state it has", describe(op.Request))})
 	default:
-		if d := difference(op.Request, res.answer, op.Response); d != "" {
+		if d := difference(op.Request, res, op.Response); d != "" {
 			c.fault(Fault{Name: name, Op: i, Revision: rev, Text: fmt.Sprintf("%s: %s", describe(op.Request), d)})
 		}
 	}
@@ -265,7 +265,7 @@ func (c *checker) checkWrite(i int, rev int64) {
 		c.fault(Fault{Name: WrongAnswer, Op: i, Revision: rev, Text: fmt.Sprintf("%s was answered, want a refusal (%v)", describe(op.Request), res.refusal)})
 		return
 	}
-	if d := difference(op.Request, res.answer, op.Response); d != "" {
+	if d := difference(op.Request, res, op.Response); d != "" {
 		c.fault(Fault{Name: WrongAnswer, Op: i, Revision: rev, Text: fmt.Sprintf("%s: %s", describe(op.Request), d)})
 	}
 }

@@ -16,13 +16,19 @@ type result struct {
 	events  []Event
 	answer  any
 	refusal Refusal
+	cuts    cuts
 }
+
+// cuts holds, for answers whose limit cut a list sorted by something else than the key, the whole
+// list: etcd may choose other keys of equal rank.
+type cuts map[*pb.RangeResponse][]*mvccpb.KeyValue
 
 // evaluator runs one request on the state at revision rev; what it writes gets rev+1.
 type evaluator struct {
 	view
 	events    []Event
 	compacted int64
+	cuts      cuts
 }
 
 // evaluate runs a write or a transaction on the state at rev. compacted is the revision below which
@@ -43,7 +49,8 @@ func evaluate(src source, rev, compacted int64, req any) (result, error) {
 		if ref := e.checkRange(r); ref != NotJudged {
 			return result{refusal: ref}, nil
 		}
-		return result{answer: e.rangeKeys(r)}, nil
+		ans := e.rangeKeys(r)
+		return result{answer: ans, cuts: e.cuts}, nil
 	case *pb.CompactionRequest:
 		switch {
 		case r.Revision <= compacted:
@@ -59,7 +66,7 @@ func evaluate(src source, rev, compacted int64, req any) (result, error) {
 			return result{refusal: ref}, nil
 		}
 		ans := e.txn(r, &cursor{path: path})
-		return result{events: e.events, answer: ans}, nil
+		return result{events: e.events, answer: ans, cuts: e.cuts}, nil
 	}
 	return result{}, fmt.Errorf("a request of type %T", req)
 }
@@ -214,7 +221,7 @@ func (e *evaluator) checkRange(r *pb.RangeRequest) Refusal {
 }
 
 // rangeKeys answers a Range with the keys in the order asked for; equal sort keys stay in key order, which
-// sameRange knows to be one of several right answers.
+// sameButForTies knows to be one of several right answers.
 func (e *evaluator) rangeKeys(r *pb.RangeRequest) *pb.RangeResponse {
 	all, total := e.candidates(r)
 	resp := &pb.RangeResponse{Count: int64(total)}
@@ -222,6 +229,12 @@ func (e *evaluator) rangeKeys(r *pb.RangeRequest) *pb.RangeResponse {
 		return resp
 	}
 	if r.Limit > 0 && int64(len(all)) > r.Limit {
+		if r.SortTarget != pb.RangeRequest_KEY {
+			if e.cuts == nil {
+				e.cuts = cuts{}
+			}
+			e.cuts[resp] = all
+		}
 		all, resp.More = all[:r.Limit], true
 	}
 	resp.Kvs = all

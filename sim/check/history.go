@@ -161,8 +161,6 @@ const (
 	ReadBelowCompaction Name = "read-below-compaction"
 	// WrongRefusal: a refusal that no state within the request's time justifies.
 	WrongRefusal Name = "wrong-refusal"
-	// NotLinearizable: Recover finds no order at all.
-	NotLinearizable Name = "not-linearizable"
 	// NodesDiffer: two nodes hold different histories.
 	NodesDiffer Name = "nodes-differ"
 )

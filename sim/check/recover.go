@@ -18,7 +18,7 @@ import (
 // ErrUndecided: the search for an order took too long.
 var ErrUndecided = errors.New("no verdict within the time limit")
 
-// ErrNoOrder: no order of the requests explains their answers (NotLinearizable).
+// ErrNoOrder: no order of the requests explains their answers.
 var ErrNoOrder = errors.New("the history is not linearizable")
 
 // Recover finds a final history for requests of which none is known, by searching with porcupine for an order in
@@ -138,7 +138,7 @@ func (p *point) step(op *Op) (bool, any) {
 	if len(res.events) > 0 {
 		want++
 	}
-	if rev != want || difference(op.Request, res.answer, op.Response) != "" {
+	if rev != want || difference(op.Request, res, op.Response) != "" {
 		return false, p
 	}
 	return true, p.advance(op, res)
