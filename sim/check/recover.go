@@ -33,7 +33,7 @@ func Recover(h History, limit time.Duration) ([]Event, int64, error) {
 		o := porcupine.Operation{ClientId: max(op.Client, 0), Input: op, Call: op.Invoke, Return: op.Return}
 		_, compaction := op.Request.(*pb.CompactionRequest)
 		switch {
-		case op.Outcome == Failed, op.Outcome == OK && serializable(op.Request):
+		case op.Outcome == Failed && op.Refusal == NotJudged, op.Outcome != Ambiguous && serializable(op.Request):
 			continue
 		case op.Outcome == OK && !paired(op.Request, op.Response):
 			return nil, 0, fmt.Errorf("%T is answered by %T", op.Request, op.Response)
@@ -76,10 +76,10 @@ func Recover(h History, limit time.Duration) ([]Event, int64, error) {
 }
 
 // upToLastAnswer cuts off the ambiguous requests at the end of an order: that they happened is only
-// the search's way to say that nobody saw them.
+// the search's way to say that nobody saw them. A refusal is an answer: it, too, saw the state.
 func upToLastAnswer(order []porcupine.Operation) []porcupine.Operation {
 	for n := len(order); n > 0; n-- {
-		if order[n-1].Input.(*Op).Outcome == OK {
+		if order[n-1].Input.(*Op).Outcome != Ambiguous {
 			return order[:n]
 		}
 	}
@@ -118,11 +118,14 @@ func (p *point) sorted() []string { return p.keys }
 
 func (p *point) same(o *point) bool { return p.digest == o.digest && p.rev == o.rev }
 
-// step runs a request on the state. An answered one must fit its answer.
+// step runs a request on the state. An answered one must fit its answer, a refused one must be refused.
 func (p *point) step(op *Op) (bool, any) {
 	res, err := evaluate(p, p.rev, p.floor, op.Request)
 	if err != nil {
 		return false, p
+	}
+	if op.Outcome == Failed {
+		return res.refusal != NotJudged, p
 	}
 	if op.Outcome == Ambiguous {
 		if res.refusal != NotJudged {
