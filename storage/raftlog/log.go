@@ -305,7 +305,8 @@ func (l *Log) settle() (bool, error) {
 		return false, err // L3: a read has failed meanwhile
 	}
 	if err := f.batch.Close(); err != nil {
-		return false, fmt.Errorf("raftlog: closing a batch: %w", err)
+		l.fail(fmt.Errorf("raftlog: closing a batch: %w", err))
+		return false, l.Err()
 	}
 	l.mu.Lock()
 	for i := range f.jobs {

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -413,6 +414,36 @@ func TestSyncErrorIsFinal(t *testing.T) {
 	}
 	if err := g.SetConf(1, &raftpb.ConfState{}); err == nil {
 		t.Error("SetConf works after an error")
+	}
+}
+
+// TestLargeBatch writes more at once than a memtable takes; the engine treats such a batch in a way of its own.
+func TestLargeBatch(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	db := openEngine(t, fs)
+	l := openLog(t, db, Options{})
+	var want []string
+	for id := range ids.GroupID(2) {
+		g := openGroup(t, l, id)
+		for i := range uint64(8) {
+			e := NewEntryBlock(1).Set(0, raftpb.EntryNormal, 1, i+1, bytes.Repeat([]byte{byte(i)}, 1<<20))
+			g.Append(Append{Entries: []*raftpb.Entry{e}, Done: &done{g: g}})
+		}
+		want = append(want, contents(t, g))
+	}
+	pump(t, l)
+	if c := l.Counters(); c.Batches != 1 || c.Syncs != 1 {
+		t.Errorf("%+v", c)
+	}
+	clone := fs.CrashClone(vfs.CrashCloneCfg{})
+	db.Close()
+	db = openEngine(t, clone)
+	defer db.Close()
+	l = openLog(t, db, Options{})
+	for id := range ids.GroupID(2) {
+		if got := contents(t, openGroup(t, l, id)); got != want[id] {
+			t.Errorf("group %d differs", id)
+		}
 	}
 }
 

@@ -1,0 +1,61 @@
+package mvcc
+
+import (
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/braidkv/braid/internal/ids"
+	"github.com/braidkv/braid/storage/key"
+)
+
+// Walk is the progress of a compaction of a span.
+type Walk struct {
+	// Next is the revision at which the walk goes on: everything below is done.
+	Next ids.Revision
+	Done bool
+}
+
+// CompactStep walks the events of a span from the revision from (inclusive) to the compaction revision, at most about
+// limit events, and adds to the batch the deletion of exactly the versions that were superseded at or before the compaction:
+// what an event found the key to be, and tombstones themselves if they lie below it. A version or tombstone at the compaction stays, so
+// that a read or watch from there still works. A revision is never split between two steps. The event index itself is cut by CutEvents.
+func CompactStep(r Reader, b *pebble.Batch, start, end []byte, from, compaction ids.Revision, limit int) (Walk, error) {
+	var k []byte
+	n := 0
+	w := Walk{Next: compaction, Done: true}
+	last := ids.Revision(0)
+	err := Events(r, from, compaction, start, end, func(e Event) (bool, error) {
+		if n >= limit && e.Rev != last {
+			w = Walk{Next: e.Rev}
+			return false, nil
+		}
+		n, last = n+1, e.Rev
+		if e.Before != 0 {
+			k = key.AppendVersion(k[:0], e.Key, e.Before, false)
+			if err := b.Delete(k, nil); err != nil {
+				return false, err
+			}
+		}
+		if e.Deletion && e.Rev < compaction {
+			k = key.AppendVersion(k[:0], e.Key, e.Rev, true)
+			if err := b.Delete(k, nil); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return Walk{}, fmt.Errorf("mvcc: compacting at %d: %w", compaction, err)
+	}
+	return w, nil
+}
+
+// CutEvents adds to the batch the deletion of all events below the compaction, which every replica of the node must have
+// walked.
+func CutEvents(b *pebble.Batch, compaction ids.Revision) error {
+	if err := b.DeleteRange([]byte{key.PrefixEvent}, key.AppendEvent(nil, compaction, 0), nil); err != nil {
+		return fmt.Errorf("mvcc: cutting events below %d: %w", compaction, err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+// Package transfer moves the state of one range from a node to another: it reads the versions and the replica's records of
+// the range from one moment of the sender's data engine, in chunks, and replaces those of the receiver's at once and durably.
+//
+// The event index and the lease attachments are not sent: they follow from the versions. The receiver writes them before the
+// versions replace the old ones. A crash between leaves entries without versions, which readers
+// skip; entries of the old state stay, for the old history is part of the new one.
+package transfer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/braidkv/braid/internal/ids"
+	"github.com/braidkv/braid/storage"
+	"github.com/braidkv/braid/storage/key"
+)
+
+// Exporter reads a range's state as of its creation. It belongs to one goroutine.
+type Exporter struct {
+	snap *pebble.Snapshot
+	its  []*pebble.Iterator
+	at   int
+	open bool // its[at] is positioned
+}
+
+// Export fixes the state of a range: the versions of its span and its replica's records.
+func Export(e *storage.Engines, start, end []byte, r ids.RangeID) (*Exporter, error) {
+	x := &Exporter{snap: e.Data.NewSnapshot()}
+	lower, upper := key.ReplicaBounds(r)
+	for _, b := range [][2][]byte{{key.AppendBound(nil, start, false), key.AppendBound(nil, end, true)}, {lower, upper}} {
+		it, err := x.snap.NewIter(&pebble.IterOptions{LowerBound: b[0], UpperBound: b[1]})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("transfer: opening an iterator on range %d: %w", r, err), x.Close())
+		}
+		x.its = append(x.its, it)
+	}
+	return x, nil
+}
+
+// Next reads the next chunk, of about maxBytes and at least one record unless it is done. The slices are the caller's.
+func (x *Exporter) Next(maxBytes int) (keys, values [][]byte, done bool, err error) {
+	n := 0
+	for ; x.at < len(x.its); x.at, x.open = x.at+1, false {
+		it := x.its[x.at]
+		ok := x.open && it.Next() || !x.open && it.First()
+		for x.open = true; ok; ok = it.Next() {
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return nil, nil, false, fmt.Errorf("transfer: reading: %w", err)
+			}
+			keys, values = append(keys, bytes.Clone(it.Key())), append(values, bytes.Clone(v))
+			if n += len(it.Key()) + len(v); n >= maxBytes {
+				return keys, values, false, nil
+			}
+		}
+		if err := it.Error(); err != nil {
+			return nil, nil, false, fmt.Errorf("transfer: reading: %w", err)
+		}
+	}
+	return keys, values, true, nil
+}
+
+// Close lets go of the engine.
+func (x *Exporter) Close() error {
+	var errs []error
+	for _, it := range x.its {
+		errs = append(errs, it.Close())
+	}
+	x.its = nil
+	if x.snap != nil {
+		errs = append(errs, x.snap.Close())
+		x.snap = nil
+	}
+	return errors.Join(errs...)
+}
