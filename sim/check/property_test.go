@@ -130,6 +130,9 @@ func TestPerfectHistories(t *testing.T) {
 		if err := Check(h).Err(); err != nil {
 			t.Fatal(err)
 		}
+		if len(h.Ops) > 10 {
+			return // the search may take any time
+		}
 		events, final, err := Recover(h, time.Minute)
 		if err != nil {
 			t.Fatal(err)
