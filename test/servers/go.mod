@@ -1,0 +1,3 @@
+module github.com/braidkv/braid/test/servers
+
+go 1.26.8
