@@ -168,7 +168,7 @@ func (c *liveCluster) leader(g ids.GroupID) *liveNode {
 				return n
 			}
 		}
-		time.Sleep(20 * time.Millisecond) // virtual time, or waiting for the benchmark to begin
+		<-time.After(20 * time.Millisecond) // virtual time, except in the benchmark
 	}
 	c.t.Fatalf("no leader of group %d", g)
 	return nil
@@ -184,7 +184,7 @@ func (c *liveCluster) put(g ids.GroupID, data string) {
 			if err == nil {
 				return
 			}
-			time.Sleep(50 * time.Millisecond)
+			<-time.After(50 * time.Millisecond)
 		case <-time.After(5 * time.Second):
 		}
 	}
@@ -223,7 +223,7 @@ func TestRun(t *testing.T) {
 		for g := range ids.GroupID(3) {
 			c.put(g, fmt.Sprint("after-", g))
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		for g := range 3 {
 			var logs []string
 			for _, n := range c.nodes {
@@ -259,7 +259,7 @@ func TestDiskErrorStops(t *testing.T) {
 		})
 		defer c.close()
 		c.put(0, "before")
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		n := c.nodes[0]
 		acked := n.store.Counters().EntriesDelivered
 		broken.On()
@@ -270,12 +270,12 @@ func TestDiskErrorStops(t *testing.T) {
 						t.Error("acknowledged by a node without disk")
 					}
 				}})
-				time.Sleep(5 * time.Second)
+				<-time.After(5 * time.Second)
 				continue
 			}
 			c.put(0, fmt.Sprint("after-", i))
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if err := <-n.run; err == nil || !strings.Contains(err.Error(), "injected") {
 			t.Errorf("Run: %v", err)
 		}

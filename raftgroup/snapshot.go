@@ -1,6 +1,8 @@
 package raftgroup
 
 import (
+	"slices"
+
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
@@ -49,11 +51,19 @@ func (g *Group) prepareSnapshot() {
 	if !ok || uint64(meta.Index)+1 < first || meta.Index == 0 {
 		return
 	}
+	// A replica refuses a state in which it is not a member; the machine will be ahead of its being added soon.
+	now, _ := g.log.Conf()
+	conf := meta.Conf.toRaft()
+	for _, id := range slices.Concat(now.GetVoters(), now.GetLearners()) {
+		if !contains(conf, id) {
+			return
+		}
+	}
 	p.age = 0
 	p.snap = &raftpb.Snapshot{
 		Data: meta.Data,
 		Metadata: &raftpb.SnapshotMetadata{
-			Index: new(uint64(meta.Index)), Term: new(uint64(meta.Term)), ConfState: meta.Conf.toRaft(),
+			Index: new(uint64(meta.Index)), Term: new(uint64(meta.Term)), ConfState: conf,
 		},
 	}
 }
