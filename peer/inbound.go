@@ -26,7 +26,7 @@ type serverStream = grpc.BidiStreamingServer[braidpb.PeerMessage, braidpb.PeerMe
 // goroutine of its own: only by returning from here can it be ended while nothing comes.
 func (s *service) Exchange(stream serverStream) error {
 	t := s.t
-	in := &inbound{t: t, done: make(chan struct{}), echo: make(chan struct{}, 1)}
+	in := &inbound{t: t, conn: connOf(stream.Context()), done: make(chan struct{}), echo: make(chan struct{}, 1)}
 	in.heard.Store(t.ticks.Load())
 	in.ctx, in.cancel = context.WithCancelCause(stream.Context())
 	t.mu.Lock()
@@ -63,6 +63,7 @@ type inbound struct {
 	node        ids.NodeID
 	incarnation uint64
 	link        *link // for its counters
+	conn        *activeConn
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -77,7 +78,7 @@ type inbound struct {
 func (in *inbound) tick(now uint64) {
 	if in.busy.Load() {
 		in.heard.Store(now)
-	} else if now >= in.heard.Load()+in.t.deadTicks {
+	} else if now >= max(in.heard.Load(), in.conn.heard.Load())+in.t.deadTicks {
 		in.stop(errSilent)
 		return
 	}

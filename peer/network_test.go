@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/peer/peertest"
@@ -22,6 +23,7 @@ type memory struct {
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
 	dead      map[string]bool // addresses at which connections are made and everything written to them, or from them, is lost
+	slow      time.Duration   // what a kilobyte takes from the dialing side
 	dials     map[string]int
 }
 
@@ -77,7 +79,23 @@ func (c *cable) Write(b []byte) (int, error) {
 	if c.m.isDead(c.addr) {
 		return len(b), nil
 	}
-	return c.Conn.Write(b)
+	c.m.mu.Lock()
+	slow := c.m.slow
+	c.m.mu.Unlock()
+	if slow == 0 {
+		return c.Conn.Write(b)
+	}
+	n := 0
+	for n < len(b) {
+		part := b[n:min(len(b), n+10<<10)]
+		<-time.After(slow * time.Duration(len(part)) / 1024)
+		m, err := c.Conn.Write(part)
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 func (c *cable) Read(b []byte) (int, error) {

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,8 +47,9 @@ func dialOptions(cfg *Config, a address) []grpc.DialOption {
 	}
 }
 
-func serverOptions(cfg *Config) []grpc.ServerOption {
+func serverOptions(cfg *Config, ticks *atomic.Uint64) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.Creds(newWatchfulCredentials(ticks)),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),

@@ -48,7 +48,7 @@ func New(cfg Config, h Handler) (*Transport, error) {
 	t := &Transport{cfg: cfg, handler: h, deadTicks: cfg.deadTicks(), inbound: map[ids.NodeID]*inbound{}}
 	t.links.Store(&map[ids.NodeID]*link{})
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.server = grpc.NewServer(serverOptions(&t.cfg)...)
+	t.server = grpc.NewServer(serverOptions(&t.cfg, &t.ticks)...)
 	braidpb.RegisterPeerServer(t.server, &service{t: t})
 	if err := t.SetPeers(cfg.Peers); err != nil {
 		t.cancel()

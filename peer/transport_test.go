@@ -180,6 +180,27 @@ func TestSlowPeer(t *testing.T) {
 	})
 }
 
+// TestSlowNetwork: a letter that takes longer than a peer may be silent arrives, and its sender is not taken for dead.
+func TestSlowNetwork(t *testing.T) {
+	bubble(t, func(t *testing.T, m *memory) {
+		one, two := m.start(1, 101, nil), m.start(2, 102, nil)
+		peertest.Eventually(t, "up", func() bool { return stats(one, 2).Connected && two.rec.Incarnation(1) != 0 })
+		m.mu.Lock()
+		m.slow = 10 * time.Millisecond
+		m.mu.Unlock()
+		began := time.Now()
+		one.Send(2, letter(1, strings.Repeat("x", 1<<20)))
+		peertest.Eventually(t, "the letter", func() bool { return two.rec.Count(1) == 1 })
+		if d := time.Since(began); d < 5*time.Second {
+			t.Errorf("the network is not slow: %v", d)
+		}
+		if two.rec.Changes() != 1 || one.rec.Changes() != 1 {
+			t.Error("a node was down meanwhile")
+		}
+		closeAll(t, one, two)
+	})
+}
+
 func TestQueueWhileUnreachable(t *testing.T) {
 	bubble(t, func(t *testing.T, m *memory) {
 		one := m.start(1, 101, nil)
