@@ -73,8 +73,6 @@ type Mutation struct {
 	NoRelatch bool
 	// PrepareWithoutToken: a Prepare is logged whether or not its lock is still held.
 	PrepareWithoutToken bool
-	// ForgetDecisions: decisions are not remembered for prepares that come later.
-	ForgetDecisions bool
 	// CertainTooEarly: what is in flight when leadership is lost is answered "not done".
 	CertainTooEarly bool
 	// AnyPipelining: a request may be evaluated on any unordered write, also one that names a lease.

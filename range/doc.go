@@ -13,7 +13,7 @@
 //	                                          (Host.Progress: "committed through seq s")
 //
 // A Replica has no goroutines, clock or I/O of its own beyond the data engine: its methods are called by the worker of
-// its Raft group, one at a time. Only Frontier, FlushMark and Status may be used by anybody.
+// its Raft group, one at a time. Only Frontier and FlushMark may be used by anybody.
 //
 // # State
 //

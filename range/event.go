@@ -23,6 +23,8 @@ type Flushed struct{ Mark FlushMark }
 type FlushMark struct {
 	Index    ids.Index    // ordered cursor
 	Frontier ids.Position // last item applied
+	// Compacted is the revision through which the compaction walk is done.
+	Compacted ids.Revision
 }
 
 // StateRequest is a letter: a replica on another node asks for a chunk of state.

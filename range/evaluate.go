@@ -1,0 +1,174 @@
+package ranges
+
+import (
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/braidkv/braid/internal/ids"
+	"github.com/braidkv/braid/mvcc"
+	"github.com/braidkv/braid/range/eval"
+	"github.com/braidkv/braid/range/latch"
+)
+
+// outcome is what evaluation makes of a request.
+type outcome uint8
+
+const (
+	outcomeWrite    outcome = iota // it changes something
+	outcomeNothing                 // it changes nothing, or fails by state: to be read instead
+	outcomeWait                    // it depends on what is not ordered yet
+	outcomeTooLarge                // it changes too much at once
+)
+
+// spansOf is what a request latches. A request that reads whole spans is not evaluated on unordered writes.
+func spansOf(q *Request) latch.Request {
+	var s eval.Spans
+	switch {
+	case q.Put != nil:
+		s = eval.PutSpans(q.Put)
+	case q.Delete != nil:
+		s = eval.DeleteSpans(q.Delete)
+	case q.Txn != nil:
+		s = eval.TxnSpans(q.Txn)
+	case q.Lock != nil:
+		return lockRequest(q.Lock)
+	}
+	req := latch.Request{Reads: s.Reads, Writes: s.Writes, Kind: latch.Pipelined}
+	if s.Ranges {
+		req.Kind = latch.Single
+	}
+	return req
+}
+
+// evaluate runs a request on the newest applied state and, for single keys, on the unordered writes above it. It holds
+// its latches.
+func (r *Replica) evaluate(p *pending) (outcome, error) {
+	q := p.req
+	v := &view{r: r, p: p}
+	switch {
+	case q.Put != nil:
+		p.result = eval.Put(v, q.Put)
+	case q.Delete != nil:
+		p.result = eval.DeleteRange(v, q.Delete)
+	default:
+		p.result = eval.Txn(v, q.Txn)
+	}
+	res := &p.result
+	p.after = 0
+	switch {
+	case v.err != nil:
+		return 0, v.err
+	case v.foreign || res.NeedOrdered:
+		p.result = eval.Result{}
+		return outcomeWait, nil
+	case res.Err != nil || len(res.Writes) == 0:
+		p.result = eval.Result{}
+		if v.touched {
+			p.after = r.nextSeq() - 1
+		}
+		return outcomeNothing, nil
+	}
+	size := 0
+	for i := range res.Writes {
+		size += len(res.Writes[i].Key) + len(res.Writes[i].Value) + 16
+	}
+	if size > r.cfg.Limits.MaxTxnBytes {
+		p.result = eval.Result{}
+		return outcomeTooLarge, nil
+	}
+	return outcomeWrite, nil
+}
+
+// view is what a leader evaluates a request on.
+type view struct {
+	r       *Replica
+	p       *pending
+	touched bool // an unordered write was read
+	foreign bool // one that was stamped unlike the request
+	err     error
+}
+
+// Get is part of eval.View.
+func (v *view) Get(key []byte) (eval.Value, error) {
+	kv, err := mvcc.Get(v.r.host.Data(), key, mvcc.Latest)
+	if err != nil {
+		v.err = err
+		return eval.Value{}, err
+	}
+	out := eval.Value{KV: kv}
+	if u := v.r.leader.overlay.get(key); u != nil {
+		v.touched = true
+		v.foreign = v.foreign || u.gen != v.p.req.Generation || u.auth != v.p.req.AuthRevision
+		overlaid(&out, u)
+	}
+	return out, nil
+}
+
+// overlaid puts the unordered writes to a key, of which u is the newest, on top of its applied state. Its revisions are those of
+// the future, so they are unknown; all else is known.
+func overlaid(out *eval.Value, u *unordered) {
+	if u.delete {
+		*out = eval.Value{}
+		return
+	}
+	versions := int64(1)
+	oldest := u.older
+	for ; oldest != nil && !oldest.delete; oldest = oldest.older {
+		versions++
+	}
+	kv := &mvccpb.KeyValue{Key: u.key, Value: u.value, Lease: int64(u.lease), Version: versions}
+	created := out.KV == nil || oldest != nil
+	if !created {
+		kv.Version += out.KV.Version
+		kv.CreateRevision = out.KV.CreateRevision
+	}
+	*out = eval.Value{KV: kv, ModUnknown: true, CreateUnknown: created}
+}
+
+// Scan is part of eval.View. Nothing is unordered in the span: the request has its read latch, and is not Pipelined.
+func (v *view) Scan(start, end []byte, visit func(*mvccpb.KeyValue) (bool, error)) error {
+	it, err := mvcc.NewIterator(v.r.host.Data(), start, end, mvcc.Latest)
+	if err != nil {
+		v.err = err
+		return err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		kv, kerr := it.KeyValue(false)
+		if kerr != nil {
+			err = kerr
+			break
+		}
+		if more, verr := visit(kv); verr != nil || !more {
+			err = verr
+			break
+		}
+	}
+	if cerr := it.Close(); err == nil {
+		err = cerr
+	}
+	v.err = err
+	return err
+}
+
+// ReadAt is part of eval.View.
+func (v *view) ReadAt(o mvcc.RangeOptions) (mvcc.RangeResult, error) {
+	res, err := mvcc.Range(v.r.host.Data(), o)
+	if err != nil {
+		v.err = err
+	}
+	return res, err
+}
+
+// LeaseExists is part of eval.View.
+func (v *view) LeaseExists(id ids.LeaseID) bool { return v.r.host.LeaseExists(id) }
+
+// Revision is part of eval.View: whatever is not applied here comes above it.
+func (v *view) Revision() ids.Revision {
+	o := v.r.host.OrderView()
+	if o.Revision > v.r.appliedRev && v.r.front.Passed(o.Position) && !v.r.stalled() {
+		v.r.appliedRev = o.Revision
+	}
+	return v.r.appliedRev
+}
+
+// Compacted is part of eval.View.
+func (v *view) Compacted() ids.Revision { return v.r.host.OrderView().CompactRevision }
