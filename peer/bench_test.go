@@ -14,7 +14,6 @@ import (
 
 // sink answers or counts letters.
 type sink struct {
-	ids.NodeID
 	got   atomic.Int64
 	reply func(*braidpb.Letter)
 	up    chan struct{}

@@ -173,7 +173,7 @@ func (k *kit) restart() {
 
 func (k *kit) idle() {
 	_, recs := k.cluster()
-	<-time.After(time.Hour)
+	<-time.After(10 * time.Minute)
 	for i := 1; i <= 3; i++ {
 		if n := recs[i].Changes(); n != 2 {
 			k.Errorf("node %d was told of %d changes, want two peers up", i, n)
