@@ -1,0 +1,15 @@
+// Package router serves etcd's API on a node: it validates, routes to ranges, reads at a revision, coordinates transactions over
+// several ranges, and says what went wrong in etcd's words.
+//
+// Reads (design: every node serves them): a linearizable read gets a position from the order group, waits until the node has applied it and
+// the local replicas of the ranges it touches have passed it, and reads the data engine at the revision there. It asks no
+// range leader, and over several ranges it is consistent. A serializable read takes the newest revision that the node has, which is never
+// below one that the node has put into a header.
+//
+// Writes of one range go to its leader; an answer that says "changes nothing, or fails by the state" is found again as a read
+// at a revision obtained after the request came. Writes of several ranges go through a coordinator.
+//
+// The server never tries a write again unless it is certain that it was not done (O6).
+//
+// Goroutines: none of its own; gRPC runs each request on one. All waiting goes through an Await.
+package router
