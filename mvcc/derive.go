@@ -2,75 +2,59 @@ package mvcc
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/storage/key"
 )
 
 // Deriver makes the event index and the lease attachments that belong to versions which come, in the order of their
 // keys, without them. The zero Deriver is ready to use.
 type Deriver struct {
-	user   []byte // the key of the version below
-	have   bool
-	rev    ids.Revision
-	sub    uint32
-	delete bool
-	k, v   []byte
+	user []byte // the key of the version taken last
+	last KeyState
+	have bool
+	k, v []byte
 }
 
-// Version takes the next version, as stored, and adds what is known by then to the batch.
-func (d *Deriver) Version(b *pebble.Batch, k, v []byte) error {
-	user, rev, tombstone, err := key.DecodeVersion(k)
+// Version takes the next version's key, as stored, and adds what is known by then to the batch.
+func (d *Deriver) Version(b *pebble.Batch, k []byte) error {
+	user, s, err := key.DecodeVersion(k)
 	if err != nil {
-		return err
-	}
-	var s KeyState
-	if tombstone {
-		sub, n := binary.Uvarint(v[min(1, len(v)):])
-		if len(v) < 2 || v[0] != formatVersion || n <= 0 {
-			return fmt.Errorf("%w: tombstone of %q", ErrCorrupt, user)
-		}
-		s.Sub = uint32(sub)
-	} else if s, _, err = decodeVersion(v); err != nil {
-		return fmt.Errorf("key %q: %w", user, err)
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	same := d.have && bytes.Equal(d.user, user)
-	before := rev
-	if !same || tombstone {
-		before = 0
+	prev := KeyState{}
+	if same && s.Exists() {
+		prev = s
 	}
-	if err := d.event(b, before); err != nil {
+	if err := d.event(b, prev); err != nil {
 		return err
 	}
-	if !same && !tombstone && s.Lease != 0 { // the newest version of the key
+	if !same && s.Lease != 0 { // the newest version of the key
 		d.k = key.AppendLease(d.k[:0], s.Lease, user)
 		if err := b.Set(d.k, nil, nil); err != nil {
 			return err
 		}
 	}
-	d.user, d.have, d.rev, d.sub, d.delete = append(d.user[:0], user...), true, rev, s.Sub, tombstone
+	d.user, d.last, d.have = append(d.user[:0], user...), s, true
 	return nil
 }
 
 // End adds what is left.
 func (d *Deriver) End(b *pebble.Batch) error {
-	err := d.event(b, 0)
+	err := d.event(b, KeyState{})
 	d.have = false
 	return err
 }
 
-// event writes the event of the version taken last; before is the mod revision that the key had before it.
-func (d *Deriver) event(b *pebble.Batch, before ids.Revision) error {
+// event writes the event of the version taken last; prev is what the key was before it.
+func (d *Deriver) event(b *pebble.Batch, prev KeyState) error {
 	if !d.have {
 		return nil
 	}
-	w := Writer{batch: b, k: d.k, v: d.v}
-	err := w.event(d.user, d.rev, d.sub, d.delete, before)
-	d.k, d.v = w.k, w.v
-	return errors.Join(err)
+	d.k = key.AppendEvent(d.k[:0], d.last.Mod, d.last.Sub)
+	d.v = appendEvent(d.v[:0], Event{Key: d.user, Deletion: !d.last.Exists(), Prev: prev})
+	return b.Set(d.k, d.v, nil)
 }

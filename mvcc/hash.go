@@ -38,7 +38,10 @@ func hash(it *pebble.Iterator, compaction, rev ids.Revision) (uint32, error) {
 	var n [4]byte
 	for ok := it.First(); ok; {
 		k := it.Key()
-		mod, tombstone := key.DecodeSuffix(k)
+		mod, tombstone, valid := key.DecodeMod(k)
+		if !valid {
+			return 0, fmt.Errorf("%w: key %x", ErrCorrupt, k)
+		}
 		if mod > rev {
 			ok = it.Next()
 			continue

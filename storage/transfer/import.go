@@ -76,7 +76,7 @@ func (i *Importer) addVersion(k, v []byte) error {
 	if !mvcc.Contains(i.start, i.end, user) {
 		return fmt.Errorf("key %q lies outside", user)
 	}
-	if err := i.derive.Version(i.batch, k, v); err != nil {
+	if err := i.derive.Version(i.batch, k); err != nil {
 		return err
 	}
 	if i.batch.Len() > maxDerivedBytes {
