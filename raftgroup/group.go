@@ -43,7 +43,8 @@ type Group struct {
 	unready   uint64 // proposals since the last Ready
 	suspect   bool   // the role may have changed since it was last compared
 
-	confPending uint64 // a configuration change may lie in the log up to this entry
+	earlyReads  []uint64 // reads asked for before an entry of the term was committed
+	confPending uint64   // a configuration change may lie in the log up to this entry
 	transferee  uint64 // target of a transfer in progress
 	snap        preparedSnapshot
 	offers      map[uint64]int // by replica: ticks since it was offered a snapshot
@@ -190,8 +191,34 @@ func (g *Group) proposed() {
 func (g *Group) ReadIndex(ctx uint64) {
 	g.wake()
 	g.quiet.active = true
+	if g.role.IsLeader && !g.committedOwn() {
+		g.earlyReads = append(g.earlyReads, ctx)
+		return
+	}
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, 16), g.s.cfg.Incarnation)
 	g.rn.ReadIndex(binary.BigEndian.AppendUint64(b, ctx))
+}
+
+// committedOwn tells whether an entry of the current term is committed. Before, a leader does not know all that is: Raft
+// itself waits for it, except in a group with a single voter, which answers at once with a commit index that, after a
+// restart, may lie below what an earlier process has answered.
+func (g *Group) committedOwn() bool {
+	t, err := g.log.Term(g.committed)
+	return err == nil && t == g.term
+}
+
+// askEarlyReads asks what ReadIndex has held back, or forgets it with the leadership.
+func (g *Group) askEarlyReads() {
+	if len(g.earlyReads) == 0 || g.role.IsLeader && !g.committedOwn() {
+		return
+	}
+	early := g.earlyReads
+	g.earlyReads = nil
+	if g.role.IsLeader {
+		for _, ctx := range early {
+			g.ReadIndex(ctx)
+		}
+	}
 }
 
 // readState passes an answer on.

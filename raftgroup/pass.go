@@ -239,6 +239,7 @@ func (g *Group) ready() {
 		g.store(store, rd.MustSync)
 	}
 	g.updateRole()
+	g.askEarlyReads()
 	for _, rs := range rd.ReadStates {
 		g.readState(rs)
 	}
