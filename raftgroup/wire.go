@@ -3,6 +3,7 @@ package raftgroup
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -278,7 +279,7 @@ func plausible(m *raftpb.Message) error {
 }
 
 // maxReplica is above every replica ID; Raft uses the highest numbers for its storage threads.
-const maxReplica = 1 << 63
+const maxReplica = math.MaxUint64 - 15
 
 // beat is a heartbeat, or its answer, without a read request.
 type beat struct {
