@@ -73,7 +73,7 @@ func (m *Machine) applyEntry(x *Entry) (*Effects, error) {
 	}
 	m.outcomes = append(m.outcomes, f.Results...)
 	for _, d := range f.Decisions {
-		m.decided = append(m.decided, lateDecision{d, x.Position})
+		m.decided = append(m.decided, placedDecision{d, x.Position})
 	}
 	if m.role.IsLeader {
 		m.proposer.applied(x.Term == m.role.Term, len(x.Data) > 0, f.Results)

@@ -41,13 +41,13 @@ type Machine struct {
 	steps    []step
 	items    []*braidpb.Items
 	outcomes []Result
-	decided  []lateDecision // since the last publication
+	decided  []placedDecision // since the last publication
 	mem      segments
 	report   braidpb.Report
 }
 
-// lateDecision is a decision with the position at which it was taken.
-type lateDecision struct {
+// placedDecision is a decision with the position at which it was taken.
+type placedDecision struct {
 	Decision
 	at ids.Position
 }
@@ -221,7 +221,9 @@ func (m *Machine) Deliver(ents []Entry) {
 		next = m.delivered[n-1].Position + 1
 	}
 	for i := range ents {
-		invariant.Check(ents[i].Position == next, "O2", "order entry %d delivered, %d is next", ents[i].Position, next)
+		if ents[i].Position != next {
+			invariant.Fail("O2", "order entry %d delivered, %d is next", ents[i].Position, next)
+		}
 		next++
 	}
 	m.delivered = append(m.delivered, ents...)

@@ -1,6 +1,8 @@
 package order
 
 import (
+	"slices"
+
 	"github.com/braidkv/braid/internal/ids"
 	braidpb "github.com/braidkv/braid/proto"
 )
@@ -10,7 +12,8 @@ import (
 type proposals struct {
 	cfg     *Config
 	counter uint64
-	byID    map[ids.TxnID]*proposal
+	byID    map[ids.TxnID]*proposal   // by proposal ID
+	byTxn   map[ids.TxnID][]*proposal // those about a transaction, by arrival
 	order   []*proposal // by arrival; settled ones go when the next tick comes
 	unsent  []*proposal // to be sent with the next flush
 	letter  braidpb.OrderProposal
@@ -33,10 +36,11 @@ type proposal struct {
 	// certain: whatever is decided before the transaction's deadline is seen here, so if nothing was seen when
 	// the deadline is passed, it is an abort.
 	certain bool
+	first   *placedDecision // in the batch being settled
 }
 
 func (p *proposals) init(cfg *Config) {
-	p.cfg, p.byID = cfg, map[ids.TxnID]*proposal{}
+	p.cfg, p.byID, p.byTxn = cfg, map[ids.TxnID]*proposal{}, map[ids.TxnID][]*proposal{}
 }
 
 // add takes one.
@@ -70,6 +74,9 @@ func (p *proposals) add(e Propose, m *Machine) {
 		return
 	}
 	p.byID[x.id] = x
+	if !x.txn.IsZero() {
+		p.byTxn[x.txn] = append(p.byTxn[x.txn], x)
+	}
 	p.order = append(p.order, x)
 	p.send1(x)
 }
@@ -105,32 +112,54 @@ func (x *proposal) settle(r Result) {
 // settle answers those whose outcome was applied with the last batch: first those who decided, as they know the reason, then whoever
 // else proposed about the same transaction.
 func (p *proposals) settle(m *Machine) {
-	for i := range m.outcomes {
-		r := &m.outcomes[i]
-		if x := p.byID[r.Proposal]; x != nil {
-			delete(p.byID, x.id)
-			x.settle(*r)
-		}
-	}
-	m.outcomes = m.outcomes[:0]
-	if len(m.decided) == 0 {
-		return
-	}
-	for _, x := range p.order {
-		if x.settled || x.txn.IsZero() {
-			continue
-		}
-		for i := range m.decided {
-			if d := &m.decided[i]; d.Txn == x.txn {
-				r := x.outcome(&d.Decision, d.at)
-				r.late = d.at > d.Deadline
-				delete(p.byID, x.id)
-				x.settle(r)
-				break
+	for i := range m.decided {
+		d := &m.decided[i]
+		for _, x := range p.byTxn[d.Txn] {
+			if x.first == nil {
+				x.first = d
 			}
 		}
 	}
-	m.decided = m.decided[:0]
+	for i := range m.outcomes {
+		r := &m.outcomes[i]
+		x := p.byID[r.Proposal]
+		switch {
+		case x == nil:
+		case x.first != nil && x.first.at < r.Position:
+			// Decided earlier in this batch. If the deadline lies between, the state had forgotten that at r.Position.
+			p.settle1(x, x.decided(x.first))
+		default:
+			p.settle1(x, *r)
+		}
+	}
+	for i := range m.decided {
+		for _, x := range slices.Clone(p.byTxn[m.decided[i].Txn]) {
+			p.settle1(x, x.decided(x.first))
+		}
+	}
+	m.outcomes, m.decided = m.outcomes[:0], m.decided[:0]
+}
+
+// settle1 answers one, and forgets it except in order.
+func (p *proposals) settle1(x *proposal, r Result) {
+	delete(p.byID, x.id)
+	if !x.txn.IsZero() {
+		l := p.byTxn[x.txn]
+		if l = slices.DeleteFunc(l, func(y *proposal) bool { return y == x }); len(l) == 0 {
+			delete(p.byTxn, x.txn)
+		} else {
+			p.byTxn[x.txn] = l
+		}
+	}
+	x.first = nil
+	x.settle(r)
+}
+
+// decided is what a decision just taken means for a proposal.
+func (x *proposal) decided(d *placedDecision) Result {
+	r := x.outcome(&d.Decision, d.at)
+	r.late = d.at > d.Deadline
+	return r
 }
 
 // skipped deals with a state that was installed: what happened to the proposals in the part of the log that was skipped is not
@@ -138,18 +167,17 @@ func (p *proposals) settle(m *Machine) {
 // that has done its work might fail the second time.
 func (p *proposals) skipped(m *Machine) {
 	for _, x := range p.order {
-		switch d := m.state.decisions.byTxn[x.txn]; {
-		case x.settled || !x.ever:
-			continue
-		case d != nil && !x.txn.IsZero():
-			x.settle(x.outcome(d, m.state.at.Position))
+		switch {
+		case x.settled:
 		case !x.txn.IsZero():
-			x.certain = x.certain && m.state.at.Position <= x.txnDeadline()
-			continue
-		default:
-			x.settle(Result{Proposal: x.id, Err: ErrAmbiguous})
+			if d := m.state.decisions.byTxn[x.txn]; d != nil {
+				p.settle1(x, x.outcome(d, m.state.at.Position))
+			} else {
+				x.certain = x.certain && m.state.at.Position <= x.txnDeadline()
+			}
+		case x.ever:
+			p.settle1(x, Result{Proposal: x.id, Err: ErrAmbiguous})
 		}
-		delete(p.byID, x.id)
 	}
 }
 
@@ -175,12 +203,11 @@ func (p *proposals) tick(m *Machine) {
 			continue
 		}
 		if m.now >= x.deadline {
-			delete(p.byID, x.id)
 			err := ErrTimeout
 			if m.role.Leader == 0 {
 				err = ErrNoLeader
 			}
-			x.settle(Result{Proposal: x.id, Err: err})
+			p.settle1(x, Result{Proposal: x.id, Err: err})
 			continue
 		}
 		if !m.role.IsLeader && m.now >= x.sent+uint64(p.cfg.Timing.ProposalTicks) {
@@ -228,5 +255,6 @@ func (p *proposals) fail(err error) {
 	}
 	clear(p.order)
 	clear(p.byID)
+	clear(p.byTxn)
 	p.order, p.unsent = nil, nil
 }

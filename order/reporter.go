@@ -85,7 +85,9 @@ func (p *reporter) progress(x *Progress) {
 		p.reset(t)
 		t.term = x.Term
 	}
-	invariant.Check(x.From <= t.runs.through, "O1", "range %d: progress from seq %d, but only through %d is known", x.Range, x.From, t.runs.through)
+	if x.From > t.runs.through {
+		invariant.Fail("O1", "range %d: progress from seq %d, but only through %d is known", x.Range, x.From, t.runs.through)
+	}
 	if x.Through <= t.runs.through {
 		return
 	}

@@ -137,8 +137,9 @@ func (s *State) setConf(c *ConfState) {
 // Apply applies the entry at a point of the log, which follows the last one applied. An entry without commands only moves the
 // position.
 func (s *State) Apply(at Point, e *braidpb.OrderEntry) *Effects {
-	invariant.Check(at.Position == s.at.Position+1 && at.Term >= s.at.Term, "O2",
-		"entry %d of term %d applied after entry %d of term %d", at.Position, at.Term, s.at.Position, s.at.Term)
+	if at.Position != s.at.Position+1 || at.Term < s.at.Term {
+		invariant.Fail("O2", "entry %d of term %d applied after entry %d of term %d", at.Position, at.Term, s.at.Position, s.at.Term)
+	}
 	s.at = at
 	f := &s.effects
 	clear(f.Items)
