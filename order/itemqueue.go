@@ -197,7 +197,7 @@ func appendItems(b []byte, items []*braidpb.Item) []byte {
 			b = binary.AppendUvarint(b, k.Decision.GetTxn().GetNode())
 			b = binary.AppendUvarint(b, k.Decision.GetTxn().GetIncarnation())
 			b = binary.AppendUvarint(b, k.Decision.GetTxn().GetCounter())
-			b = append(b, flag(k.Decision.GetCommit()))
+			b = append(b, bit(k.Decision.GetCommit()))
 			b = binary.AppendUvarint(b, uint64(k.Decision.GetRevision()))
 			b = binary.AppendUvarint(b, k.Decision.GetDeadline())
 		case *braidpb.Item_Compact:
@@ -208,7 +208,7 @@ func appendItems(b []byte, items []*braidpb.Item) []byte {
 	return b
 }
 
-func flag(b bool) byte {
+func bit(b bool) byte {
 	if b {
 		return 1
 	}

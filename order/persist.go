@@ -107,7 +107,7 @@ func (s *State) appendHeader(v []byte) []byte {
 	v = binary.AppendUvarint(v, uint64(s.compacted))
 	v = binary.AppendUvarint(v, uint64(s.auth))
 	v = binary.AppendUvarint(v, s.clusterID)
-	return append(v, flag(s.initialised))
+	return append(v, bit(s.initialised))
 }
 
 func (s *State) persistRange(b *pebble.Batch, r *rangeState) error {
@@ -155,7 +155,7 @@ func (s *State) persistDecision(b *pebble.Batch, t ids.TxnID) error {
 	if x == nil {
 		return b.Delete(d.key, nil)
 	}
-	v := append(d.value[:0], recordVersion, flag(x.Commit))
+	v := append(d.value[:0], recordVersion, bit(x.Commit))
 	v = binary.AppendUvarint(v, uint64(x.Revision))
 	d.value = binary.AppendUvarint(v, uint64(x.Deadline))
 	return b.Set(d.key, d.value, nil)

@@ -14,8 +14,8 @@ type proposals struct {
 	counter uint64
 	byID    map[ids.TxnID]*proposal   // by proposal ID
 	byTxn   map[ids.TxnID][]*proposal // those about a transaction, by arrival
-	order   []*proposal // by arrival; settled ones go when the next tick comes
-	unsent  []*proposal // to be sent with the next flush
+	order   []*proposal               // by arrival; settled ones go when the next tick comes
+	unsent  []*proposal               // to be sent with the next flush
 	letter  braidpb.OrderProposal
 }
 
