@@ -73,7 +73,7 @@ func OpenCore(cfg CoreConfig) (*Core, error) {
 	if cfg.Fatal == nil {
 		cfg.Fatal = func(error) {}
 	}
-	c := &Core{cfg: cfg, background: newBackground(), submitter: newSubmitter(cfg.Self)}
+	c := &Core{cfg: cfg, background: newBackground(), submitter: newSubmitter(cfg.Self, cfg.Incarnation)}
 	c.ranges.Store(&map[ids.RangeID]*localRange{})
 	c.flusher.c = c
 	if err := c.open(); err != nil {

@@ -20,10 +20,11 @@ import (
 // (not the leader). What is lost on the way to another node, or whose node went down, is ambiguous (O6). Letters of requests
 // are not repeated: the transport delivers each at most once.
 type submitter struct {
-	self  ids.NodeID
-	role  func(ids.RangeID) (leader ids.NodeID, known bool)
-	local func(ids.RangeID, *ranges.Request) bool
-	send  func(to ids.NodeID, kind uint32, m proto.Message)
+	self        ids.NodeID
+	incarnation uint64
+	role        func(ids.RangeID) (leader ids.NodeID, known bool)
+	local       func(ids.RangeID, *ranges.Request) bool
+	send        func(to ids.NodeID, kind uint32, m proto.Message)
 
 	mu      sync.Mutex
 	now     uint64 // ticks
@@ -45,8 +46,8 @@ type submission struct {
 // defaultRequestTicks is the time-out of a request that names none.
 const defaultRequestTicks = 70
 
-func newSubmitter(self ids.NodeID) *submitter {
-	return &submitter{self: self, remote: map[uint64]*submission{}}
+func newSubmitter(self ids.NodeID, incarnation uint64) *submitter {
+	return &submitter{self: self, incarnation: incarnation, remote: map[uint64]*submission{}}
 }
 
 // submit hands a request to the leader of a range. Done is called exactly once, on any goroutine.
@@ -111,7 +112,7 @@ func (s *submitter) forward(sub *submission, to ids.NodeID) {
 	s.next++
 	sub.id, sub.to = s.next, to
 	s.remote[sub.id] = sub
-	m.Id = sub.id
+	m.Id, m.Incarnation = sub.id, s.incarnation
 	s.mu.Unlock()
 	s.send(to, kindRangeRequest, m)
 }
@@ -138,6 +139,9 @@ func (s *submitter) answered(sub *submission, resp *ranges.Response) {
 
 // response takes a letter with an answer.
 func (s *submitter) response(m *braidpb.RangeResponse) error {
+	if m.GetIncarnation() != s.incarnation {
+		return nil // for an earlier process of this node, whose IDs were the same
+	}
 	s.mu.Lock()
 	sub := s.remote[m.GetId()]
 	delete(s.remote, m.GetId())
@@ -219,7 +223,7 @@ func (s *submitter) serve(from ids.NodeID, m *braidpb.RangeRequest) error {
 		if err != nil {
 			out = &braidpb.RangeResponse{Code: ranges.CodeAmbiguous}
 		}
-		out.Id = id
+		out.Id, out.Incarnation = id, m.GetIncarnation()
 		s.send(from, kindRangeResponse, out)
 	}
 	if !s.local(ids.RangeID(m.GetRange()), req) {

@@ -2380,7 +2380,9 @@ type RangeRequest struct {
 	//	*RangeRequest_Lock
 	//	*RangeRequest_Prepare
 	//	*RangeRequest_Unlock
-	Kind          isRangeRequest_Kind `protobuf_oneof:"kind"`
+	Kind isRangeRequest_Kind `protobuf_oneof:"kind"`
+	// incarnation is that of the process that asks: IDs are unique only within it.
+	Incarnation   uint64 `protobuf:"varint,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2509,6 +2511,13 @@ func (x *RangeRequest) GetUnlock() *UnlockRequest {
 		}
 	}
 	return nil
+}
+
+func (x *RangeRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
 }
 
 type isRangeRequest_Kind interface {
@@ -2957,6 +2966,7 @@ type RangeResponse struct {
 	//	*RangeResponse_Txn
 	//	*RangeResponse_Lock
 	Kind          isRangeResponse_Kind `protobuf_oneof:"kind"`
+	Incarnation   uint64               `protobuf:"varint,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // as in the request
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3060,6 +3070,13 @@ func (x *RangeResponse) GetLock() *LockResponse {
 		}
 	}
 	return nil
+}
+
+func (x *RangeResponse) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
 }
 
 type isRangeResponse_Kind interface {
@@ -3697,7 +3714,7 @@ const file_braid_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x04R\bposition\"C\n" +
 	"\rOrderProposal\x122\n" +
-	"\bcommands\x18\x01 \x03(\v2\x16.braid.v1.OrderCommandR\bcommands\"\xfe\x02\n" +
+	"\bcommands\x18\x01 \x03(\v2\x16.braid.v1.OrderCommandR\bcommands\"\xa0\x03\n" +
 	"\fRangeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05range\x18\x02 \x01(\x04R\x05range\x12\x1e\n" +
@@ -3712,7 +3729,8 @@ const file_braid_proto_rawDesc = "" +
 	"\x04lock\x18\t \x01(\v2\x15.braid.v1.LockRequestH\x00R\x04lock\x124\n" +
 	"\aprepare\x18\n" +
 	" \x01(\v2\x18.braid.v1.PrepareRequestH\x00R\aprepare\x121\n" +
-	"\x06unlock\x18\v \x01(\v2\x17.braid.v1.UnlockRequestH\x00R\x06unlockB\x06\n" +
+	"\x06unlock\x18\v \x01(\v2\x17.braid.v1.UnlockRequestH\x00R\x06unlock\x12 \n" +
+	"\vincarnation\x18\f \x01(\x04R\vincarnationB\x06\n" +
 	"\x04kind\"E\n" +
 	"\x04Span\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\fR\x05start\x12\x10\n" +
@@ -3741,7 +3759,7 @@ const file_braid_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x14\n" +
 	"\x05lease\x18\x03 \x01(\x03R\x05lease\x12\x16\n" +
 	"\x06delete\x18\x04 \x01(\bR\x06delete\x12\x10\n" +
-	"\x03sub\x18\x05 \x01(\x04R\x03sub\"\xf9\x01\n" +
+	"\x03sub\x18\x05 \x01(\x04R\x03sub\"\x9b\x02\n" +
 	"\rRangeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12,\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x18.braid.v1.RangeErrorCodeR\x04code\x12\x16\n" +
@@ -3750,7 +3768,8 @@ const file_braid_proto_rawDesc = "" +
 	"\x03put\x18\x05 \x01(\fH\x00R\x03put\x12\x18\n" +
 	"\x06delete\x18\x06 \x01(\fH\x00R\x06delete\x12\x12\n" +
 	"\x03txn\x18\a \x01(\fH\x00R\x03txn\x12,\n" +
-	"\x04lock\x18\b \x01(\v2\x16.braid.v1.LockResponseH\x00R\x04lockB\x06\n" +
+	"\x04lock\x18\b \x01(\v2\x16.braid.v1.LockResponseH\x00R\x04lock\x12 \n" +
+	"\vincarnation\x18\t \x01(\x04R\vincarnationB\x06\n" +
 	"\x04kind\"m\n" +
 	"\fStateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +

@@ -30,7 +30,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerClient interface {
 	// Exchange carries envelopes from the caller to the callee for as long as both live; the
-	// callee answers with one Hello and nothing else. Each direction of a pair has its own call.
+	// callee answers with one Hello, then with empty envelopes (echoes). Each direction of a pair has its own call.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PeerMessage, PeerMessage], error)
 }
 
@@ -60,7 +60,7 @@ type Peer_ExchangeClient = grpc.BidiStreamingClient[PeerMessage, PeerMessage]
 // for forward compatibility.
 type PeerServer interface {
 	// Exchange carries envelopes from the caller to the callee for as long as both live; the
-	// callee answers with one Hello and nothing else. Each direction of a pair has its own call.
+	// callee answers with one Hello, then with empty envelopes (echoes). Each direction of a pair has its own call.
 	Exchange(grpc.BidiStreamingServer[PeerMessage, PeerMessage]) error
 	mustEmbedUnimplementedPeerServer()
 }

@@ -203,7 +203,6 @@ func (p *Proc) Await(start func(done func())) error {
 		return nil
 	}
 	waiting = true
-	p.broken = nil
 	if !p.yield(struct{}{}) {
 		panic(stopped{})
 	}
@@ -222,9 +221,9 @@ func (p *Proc) Break(err error) {
 		return
 	}
 	n := p.wait
+	p.broken = err // also if what it waits for comes first
 	p.w.After(0, "break", func() {
 		if p.wait == n && !p.done {
-			p.broken = err
 			p.resume()
 		}
 	})
