@@ -10,23 +10,6 @@ import (
 	ranges "github.com/braidkv/braid/range"
 )
 
-// Await blocks its caller: it calls start with a function to be called (once, from anywhere, possibly within start) when what is
-// waited for has come, and returns then, or with the context's error. In production it waits on a channel, in the simulation it
-// switches to another coroutine. All waiting in this package goes through it.
-type Await func(ctx context.Context, start func(done func())) error
-
-// Block is the Await of production.
-func Block(ctx context.Context, start func(done func())) error {
-	ch := make(chan struct{}, 1)
-	start(func() { ch <- struct{}{} })
-	select {
-	case <-ch:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Backend is the node as the router sees it. Its methods may be called from any goroutine and do not block; functions given to
 // them are called once, from any goroutine, and return at once.
 type Backend interface {
@@ -55,9 +38,8 @@ type Backend interface {
 	Compacted(rev ids.Revision, fn func())
 	// DBSize is what the data takes on disk, and what of it is in use, in bytes.
 	DBSize() (total, inUse int64)
-	// Peers lists the members' addresses and so on: order.View has them. RaftIndex is the order log's last index and what is
-	// applied of it.
-	RaftIndex() (last, applied ids.Position)
+	// RaftIndex is what is committed of the order log, as far as the node knows, and what is applied of it.
+	RaftIndex() (committed, applied ids.Position)
 	// Defragment compacts the engine, paced.
 	Defragment(ctx context.Context) error
 }

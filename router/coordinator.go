@@ -2,7 +2,7 @@ package router
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"errors"
 	"slices"
 	"sort"
@@ -10,7 +10,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -41,7 +40,7 @@ type participant struct {
 // giving up leaves nothing behind but locks and prepares, which an abort or their own time-outs release; from then on, what is
 // not known is ambiguous.
 type coordination struct {
-	s     *Server
+	*call
 	v     *order.View
 	w     *write
 	txn   ids.TxnID
@@ -50,19 +49,19 @@ type coordination struct {
 }
 
 // coordinate carries a request out over several ranges. errTryAgain says that it is certainly not done.
-func (s *Server) coordinate(ctx context.Context, v *order.View, w *write, descs []*braidpb.RangeDescriptor) (eval.Result, error) {
-	c := &coordination{s: s, v: v, w: w, txn: s.b.NewTxnID()}
+func (k *call) coordinate(v *order.View, w *write, descs []*braidpb.RangeDescriptor) (eval.Result, error) {
+	c := &coordination{call: k, v: v, w: w, txn: k.s.b.NewTxnID()}
 	for _, d := range descs {
 		p := &participant{desc: d, id: ids.RangeID(d.GetId())}
 		p.reads, p.writes = cutSpans(w, d)
 		c.parts = append(c.parts, p)
 	}
-	slices.SortFunc(c.parts, func(a, b *participant) int { return int(int64(a.id) - int64(b.id)) })
-	if err := c.lock(ctx); err != nil {
+	slices.SortFunc(c.parts, func(a, b *participant) int { return cmp.Compare(a.id, b.id) })
+	if err := c.lock(); err != nil {
 		c.unlock()
 		return eval.Result{}, err
 	}
-	res, err := c.evaluate(ctx)
+	res, err := c.evaluate()
 	if err != nil || res.Err != nil || len(res.Writes) == 0 {
 		c.unlock()
 		if err == nil {
@@ -71,12 +70,12 @@ func (s *Server) coordinate(ctx context.Context, v *order.View, w *write, descs 
 		return eval.Result{}, err
 	}
 	c.distribute(res.Writes)
-	deadline := uint64(s.b.View().Position) + deadlinePositions
-	if err := c.prepare(ctx, deadline); err != nil {
+	deadline := uint64(c.s.b.View().Position) + deadlinePositions
+	if err := c.prepare(deadline); err != nil {
 		c.abort(deadline)
 		return eval.Result{}, err
 	}
-	rev, err := c.commit(ctx, deadline, res.Writes)
+	rev, err := c.commit(deadline, res.Writes)
 	if err != nil {
 		return eval.Result{}, err
 	}
@@ -101,15 +100,14 @@ func cutSpans(w *write, d *braidpb.RangeDescriptor) (reads, writes []*braidpb.Sp
 		}
 		return &braidpb.Span{Start: sp.start, End: sp.end, ToEnd: len(sp.end) == 0}
 	}
-	readOnly := &write{spans: eval.Spans{Reads: w.spans.Reads}}
-	writeOnly := &write{spans: eval.Spans{Writes: w.spans.Writes}}
-	for _, sp := range readOnly.reads() {
+	all := w.spans()
+	for _, sp := range keySpans(nil, all.Reads) {
 		if x := cut(sp); x != nil {
 			reads = append(reads, x)
 		}
 	}
 	prev := wantsPrev(w)
-	for _, sp := range writeOnly.reads() {
+	for _, sp := range keySpans(nil, all.Writes) {
 		if x := cut(sp); x != nil {
 			writes = append(writes, x)
 			if prev {
@@ -141,10 +139,10 @@ func txnWantsPrev(t *pb.TxnRequest) bool {
 }
 
 // lock takes the participants' locks one after the other.
-func (c *coordination) lock(ctx context.Context) error {
+func (c *coordination) lock() error {
 	for _, p := range c.parts {
 		req := &ranges.Request{Lock: &braidpb.LockRequest{Txn: txnProto(c.txn), Reads: p.reads, Writes: p.writes}}
-		resp, err := c.s.ask(ctx, c.v, p.desc, req)
+		resp, err := c.ask(c.v, p.desc, req)
 		if err != nil {
 			return err
 		}
@@ -154,7 +152,7 @@ func (c *coordination) lock(ctx context.Context) error {
 		case ranges.CodeAmbiguous, ranges.CodeReadInstead:
 			return errTryAgain // a lock that was given and is not known lapses
 		default:
-			return c.s.settle(ctx, c.v, resp.Code)
+			return c.settle(c.v, resp.Code)
 		}
 		for _, b := range p.lock.GetKvs() {
 			kv := &mvccpb.KeyValue{}
@@ -169,10 +167,10 @@ func (c *coordination) lock(ctx context.Context) error {
 }
 
 // evaluate evaluates the request on what is locked.
-func (c *coordination) evaluate(ctx context.Context) (eval.Result, error) {
+func (c *coordination) evaluate() (eval.Result, error) {
 	if c.w.txn != nil {
 		if past := pastReads(c.w.txn); len(past) > 0 {
-			if _, err := c.s.linearizable(ctx, past); err != nil {
+			if _, err := c.linearizable(past); err != nil {
 				return eval.Result{}, err
 			}
 		}
@@ -205,19 +203,19 @@ func (c *coordination) distribute(writes []eval.Write) {
 
 // prepare has all participants log their parts, at once, and waits until all are known committed. On an error nothing was
 // committed, nor will be.
-func (c *coordination) prepare(ctx context.Context, deadline uint64) error {
+func (c *coordination) prepare(deadline uint64) error {
 	all := c.rangeIDs()
 	var mu sync.Mutex
 	codes := make([]ranges.Code, len(c.parts))
-	err := c.s.wait(ctx, func(done func()) {
+	err := c.wait(func(done func()) {
 		left := len(c.parts)
 		for i, p := range c.parts {
 			req := &ranges.Request{
-				Generation: ids.Generation(p.desc.GetGeneration()), AuthRevision: c.v.AuthRevision, TimeoutTicks: c.s.cfg.RequestTicks,
 				Prepare: &braidpb.PrepareRequest{
 					Txn: txnProto(c.txn), Token: p.lock.GetToken(), Term: p.lock.GetTerm(), Deadline: deadline, Participants: all, Writes: p.ops,
 				},
 			}
+			c.address(c.v, p.desc, req)
 			req.Done = func(r *ranges.Response) {
 				mu.Lock()
 				codes[i] = r.Code
@@ -238,7 +236,7 @@ func (c *coordination) prepare(ctx context.Context, deadline uint64) error {
 		switch code {
 		case ranges.CodeOK:
 			c.parts[i].prepared = true
-		case ranges.CodeAmbiguous, ranges.CodeTimeout:
+		case ranges.CodeAmbiguous, ranges.CodeTimeout, ranges.CodeReadInstead:
 			err = errTryAgain // whether it is prepared does not matter: it will be aborted
 		default:
 			if out := outcome(code); err == nil || !errors.Is(out, errTryAgain) {
@@ -250,7 +248,7 @@ func (c *coordination) prepare(ctx context.Context, deadline uint64) error {
 }
 
 // commit proposes the decision and waits for the one that wins.
-func (c *coordination) commit(ctx context.Context, deadline uint64, writes []eval.Write) (ids.Revision, error) {
+func (c *coordination) commit(deadline uint64, writes []eval.Write) (ids.Revision, error) {
 	m := &braidpb.TxnCommit{Txn: txnProto(c.txn), Participants: c.rangeIDs(), Deadline: deadline, AuthRevision: uint64(c.v.AuthRevision)}
 	for _, p := range c.parts {
 		m.Generations = append(m.Generations, &braidpb.Generation{Generation: p.desc.GetGeneration()})
@@ -260,29 +258,21 @@ func (c *coordination) commit(ctx context.Context, deadline uint64, writes []eva
 			m.Leases = append(m.Leases, int64(w.Lease))
 		}
 	}
-	var res order.Result
-	err := c.s.wait(ctx, func(done func()) {
-		c.s.b.Propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Commit{Commit: m}}, c.s.cfg.RequestTicks, func(r order.Result) {
-			res = r
-			done()
-		})
-	})
+	res, err := c.propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Commit{Commit: m}})
 	switch {
-	case err != nil:
-		return 0, err
-	case res.Err == nil && res.Committed:
+	case err == nil && res.Committed:
 		return res.Revision, nil
-	case errors.Is(res.Err, order.ErrFull):
-		c.abort(deadline)
-		return 0, rpctypes.ErrGRPCRequestTooManyRequests
-	case errors.Is(res.Err, order.ErrTxnLease) && c.w.namesLease():
-		return 0, rpctypes.ErrGRPCLeaseNotFound
-	case errors.Is(res.Err, order.ErrTxnAborted):
+	case err == nil: // an abort was first
 		return 0, errTryAgain
-	case res.Err == nil:
+	case errors.Is(err, order.ErrFull): // the commit is not even proposed
+		c.abort(deadline)
+	case errors.Is(err, order.ErrTxnLease) && !c.w.namesLease():
+		return 0, errTryAgain // the lease of a key that keeps it (ignore_lease)
+	case errors.Is(err, order.ErrTxnLease):
+	case errors.Is(err, order.ErrTxnAborted):
 		return 0, errTryAgain
 	}
-	return 0, res.Err
+	return 0, err
 }
 
 // namesLease tells whether the request itself names a lease.
@@ -318,11 +308,12 @@ func (c *coordination) unlock() {
 		if p.lock == nil {
 			continue
 		}
-		c.s.b.Submit(p.id, &ranges.Request{
-			Generation: ids.Generation(p.desc.GetGeneration()), AuthRevision: c.v.AuthRevision, TimeoutTicks: c.s.cfg.RequestTicks,
+		req := &ranges.Request{
 			Unlock: &braidpb.UnlockRequest{Txn: txnProto(c.txn), Token: p.lock.GetToken()},
 			Done:   func(*ranges.Response) {},
-		})
+		}
+		c.address(c.v, p.desc, req)
+		c.s.b.Submit(p.id, req)
 	}
 }
 

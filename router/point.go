@@ -1,11 +1,8 @@
 package router
 
 import (
-	"context"
 	"errors"
-	"sync"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"sync/atomic"
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/order"
@@ -20,23 +17,35 @@ func spanOf(key, rangeEnd []byte) span { return span{key, eval.Bound(key, rangeE
 // errNoReplica says that a range has no replica on this node.
 var errNoReplica = errors.New("router: a range has no replica on this node")
 
+// point finds a revision to read the spans at, here.
+func (c *call) point(serializable bool, spans []span) (ids.Revision, error) {
+	if serializable {
+		return c.serializable(spans)
+	}
+	if _, err := c.ready(); err != nil {
+		return 0, err
+	}
+	return c.linearizable(spans)
+}
+
 // linearizable finds a revision that contains everything answered before the call, at which the spans can be read here. It
 // costs one wait.
-func (s *Server) linearizable(ctx context.Context, spans []span) (ids.Revision, error) {
+func (c *call) linearizable(spans []span) (ids.Revision, error) {
 	var (
 		rev     ids.Revision
 		failure error
+		b       = c.s.b
 	)
-	err := s.wait(ctx, func(done func()) {
-		s.b.ReadIndex(func(p ids.Position, err error) {
+	err := c.wait(func(done func()) {
+		b.ReadIndex(func(p ids.Position, err error) {
 			if err != nil {
 				failure = err
 				done()
 				return
 			}
-			s.b.WaitApplied(p, func(at ids.Position, r ids.Revision) {
+			b.WaitApplied(p, func(at ids.Position, r ids.Revision) {
 				rev = r
-				s.whenPassed(s.b.View(), spans, at, func(err error) {
+				c.s.whenPassed(b.View(), spans, at, func(err error) {
 					failure = err
 					done()
 				})
@@ -44,130 +53,131 @@ func (s *Server) linearizable(ctx context.Context, spans []span) (ids.Revision, 
 		})
 	})
 	if err != nil {
-		return 0, err // the callbacks may still come
+		return 0, err
 	}
 	return rev, failure
 }
 
 // whenPassed calls fn when the local replicas of all ranges that the spans touch have passed a published position.
 func (s *Server) whenPassed(v *order.View, spans []span, p ids.Position, fn func(error)) {
-	left, single := 1, true
-	var mu sync.Mutex
-	arrived := func() {
-		mu.Lock()
-		left--
-		last := left == 0
-		mu.Unlock()
-		if last {
-			fn(nil)
-		}
-	}
+	var left *atomic.Int32 // the ranges that are waited for, and one
+	var arrived func()
 	for _, sp := range spans {
 		for _, d := range v.Routing.Overlapping(sp.start, sp.end) {
 			f := s.b.Frontier(ids.RangeID(d.GetId()))
 			if f == nil {
-				// fn is called once only: what has been asked to call arrived never brings left to zero.
-				fn(errNoReplica)
+				fn(errNoReplica) // and never again: the one of left stays
 				return
 			}
 			if f.Passed(p) {
 				continue
 			}
-			single = false
-			mu.Lock()
-			left++
-			mu.Unlock()
+			if left == nil {
+				left = &atomic.Int32{}
+				left.Store(1)
+				arrived = func() {
+					if left.Add(-1) == 0 {
+						fn(nil)
+					}
+				}
+			}
+			left.Add(1)
 			f.Wait(p, arrived)
 		}
 	}
-	if single {
+	if left == nil {
 		fn(nil)
 		return
 	}
 	arrived()
 }
 
-// serializable finds the newest revision at which the spans can be read here without asking anybody.
-func (s *Server) serializable(ctx context.Context, spans []span) (ids.Revision, error) {
-	if err := s.wait(ctx, s.b.CaughtUp); err != nil {
-		return 0, err
+// serializable finds the newest revision at which the spans can be read here, asking nobody: never below one that the node has put into a
+// header, nor below the compaction. A replica that lags behind the order state is waited for a little, if what it has would do.
+func (c *call) serializable(spans []span) (ids.Revision, error) {
+	s := c.s
+	if !s.caughtUp.Load() {
+		if err := c.wait(s.b.CaughtUp); err != nil {
+			return 0, err
+		}
+		s.caughtUp.Store(true)
 	}
-	v, err := s.ready(ctx)
+	floor := ids.Revision(s.shown.Load())
+	v, err := c.ready()
 	if err != nil {
 		return 0, err
 	}
-	// A header may have shown a revision that another node's leader has answered with.
-	for v.Revision < ids.Revision(s.shown.Load()) {
-		if err := s.nextPosition(ctx, v); err != nil {
+	for v.Revision < floor { // the leader of a range has answered a write, and its cut is still on the way to here
+		if err := c.nextPosition(v, c.deadline); err != nil {
 			return 0, err
 		}
 		v = s.b.View()
 	}
-	floor := ids.Revision(s.shown.Load())
-	p := s.through(v, spans)
-	if p == v.Position {
-		return v.Revision, nil
+	floor = max(floor, v.CompactRevision)
+	err = c.passed(v, spans, c.s.clock.now.Load()+uint64(s.cfg.LagTicks))
+	if !errors.Is(err, errTimedOut) {
+		return v.Revision, err
 	}
-	// Somebody lags: wait a little, then go lower, but never below what was shown.
-	patience, cancel := context.WithTimeout(ctx, s.cfg.LagPatience)
-	defer cancel()
-	var failure error
-	err = s.await(patience, func(done func()) {
-		s.whenPassed(v, spans, v.Position, func(err error) {
-			failure = err
-			done()
-		})
-	})
-	if err == nil {
-		return v.Revision, failure
-	}
-	p = s.through(v, spans)
-	if rev, ok := s.b.RevisionAt(p); ok && rev >= floor {
+	if p, err := s.through(v, spans); err != nil {
+		return 0, err
+	} else if rev, ok := s.b.RevisionAt(p); ok && rev >= floor {
 		return rev, nil
 	}
-	err = s.wait(ctx, func(done func()) {
-		s.whenPassed(v, spans, v.Position, func(err error) {
+	return v.Revision, c.passed(v, spans, c.deadline)
+}
+
+// passed waits until the spans can be read here at a view.
+func (c *call) passed(v *order.View, spans []span, deadline uint64) error {
+	var failure error
+	err := c.waitUntil(deadline, func(done func()) {
+		c.s.whenPassed(v, spans, v.Position, func(err error) {
 			failure = err
 			done()
 		})
 	})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return v.Revision, failure
+	return failure
 }
 
 // through is the highest position, at most the view's, that all replicas concerned have passed.
-func (s *Server) through(v *order.View, spans []span) ids.Position {
+func (s *Server) through(v *order.View, spans []span) (ids.Position, error) {
 	p := v.Position
 	for _, sp := range spans {
 		for _, d := range v.Routing.Overlapping(sp.start, sp.end) {
+			f := s.b.Frontier(ids.RangeID(d.GetId()))
+			if f == nil {
+				return 0, errNoReplica
+			}
+			p = min(p, f.Through(v.Position))
+		}
+	}
+	return p, nil
+}
+
+// compacted is the revision below which versions may have been missing from the data engine at the time of the call. A replica
+// compacts when it applies the order log's item, which may be before the position is published: then the publication is
+// waited for.
+func (c *call) compacted(spans []span) (ids.Revision, error) {
+	s := c.s
+	v := s.b.View()
+	newest := ids.Position(0)
+	for _, sp := range spans {
+		for _, d := range v.Routing.Overlapping(sp.start, sp.end) {
 			if f := s.b.Frontier(ids.RangeID(d.GetId())); f != nil {
-				p = min(p, f.Through(v.Position))
+				newest = max(newest, f.Newest())
 			}
 		}
 	}
-	return p
-}
-
-// point finds a revision to read at.
-func (s *Server) point(ctx context.Context, serializable bool, spans []span) (ids.Revision, error) {
-	if serializable {
-		return s.serializable(ctx, spans)
+	if newest > v.Position {
+		err := c.wait(func(done func()) {
+			s.b.WaitApplied(newest, func(ids.Position, ids.Revision) { done() })
+		})
+		if err != nil {
+			return 0, err
+		}
+		v = s.b.View()
 	}
-	if _, err := s.ready(ctx); err != nil {
-		return 0, err
-	}
-	return s.linearizable(ctx, spans)
-}
-
-// checkRevision tells whether a revision can be read at all.
-func checkRevision(at, now, compacted ids.Revision) error {
-	switch {
-	case at > now:
-		return rpctypes.ErrGRPCFutureRev
-	case at < compacted:
-		return rpctypes.ErrGRPCCompacted
-	}
-	return nil
+	return v.CompactRevision, nil
 }

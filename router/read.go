@@ -8,7 +8,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/mvcc"
@@ -21,30 +20,39 @@ func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	if err := check.Range(r); err != nil {
 		return nil, err
 	}
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	it, at, rev, err := s.open(ctx, r)
+	var resp *pb.RangeResponse
+	rev, err := s.begin(ctx).list(r, func(l *listing, it *mvcc.Iterator) (err error) {
+		resp, err = l.collect(it)
+		return err
+	})
 	if err != nil {
-		return nil, toClient(err)
-	}
-	resp, err := answer(r, it, at)
-	if cerr := it.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return nil, toClient(err)
+		return nil, readError(err)
 	}
 	resp.Header = s.header(rev)
 	return resp, nil
 }
 
+// list finds a revision for a range request, has read read it, and returns the store's revision at the time.
+func (c *call) list(r *pb.RangeRequest, read func(*listing, *mvcc.Iterator) error) (ids.Revision, error) {
+	it, _, rev, err := c.open(r)
+	if err != nil {
+		return 0, err
+	}
+	err = read(&listing{ctx: c.ctx, r: r}, it)
+	if cerr := it.Close(); err == nil {
+		err = cerr
+	}
+	return rev, err
+}
+
 // open finds the revisions of a range request (the one to be read and the store's) and opens an iterator on its span. The iterator is
 // opened before compaction is looked at, so that it cannot lose versions; a request that names no revision is not
 // told of a compaction but starts again.
-func (s *Server) open(ctx context.Context, r *pb.RangeRequest) (it *mvcc.Iterator, at, rev ids.Revision, err error) {
+func (c *call) open(r *pb.RangeRequest) (it *mvcc.Iterator, at, rev ids.Revision, err error) {
 	sp := spanOf(r.Key, r.RangeEnd)
+	spans := []span{sp}
 	for {
-		rev, err = s.point(ctx, r.Serializable, []span{sp})
+		rev, err = c.point(r.Serializable, spans)
 		if err != nil {
 			return nil, 0, 0, err
 		}
@@ -55,48 +63,37 @@ func (s *Server) open(ctx context.Context, r *pb.RangeRequest) (it *mvcc.Iterato
 		if at > rev {
 			return nil, 0, 0, rpctypes.ErrGRPCFutureRev
 		}
-		start, end := sp.start, sp.end
-		if len(end) > 0 && bytes.Compare(start, end) >= 0 {
-			end = append(bytes.Clone(start), 0)
-			start = end // nothing
+		it, err = c.openAt(spans, at)
+		if err == nil || !errors.Is(err, errCompacted) || r.Revision > 0 {
+			return it, at, rev, err
 		}
-		if it, err = mvcc.NewIterator(s.b.Reader(), start, end, at); err != nil {
+		if err := c.over(); err != nil {
 			return nil, 0, 0, err
-		}
-		if at >= s.b.View().CompactRevision {
-			return it, at, rev, nil
-		}
-		if err := it.Close(); err != nil {
-			return nil, 0, 0, err
-		}
-		if r.Revision > 0 {
-			return nil, 0, 0, rpctypes.ErrGRPCCompacted
 		}
 	}
 }
 
-// answer makes the answer to a range request, header aside.
-func answer(r *pb.RangeRequest, it *mvcc.Iterator, at ids.Revision) (*pb.RangeResponse, error) {
-	o := mvcc.RangeOptions{Rev: at, CountOnly: r.CountOnly}
-	if r.CountOnly {
-		res, err := o.Collect(it)
-		return &pb.RangeResponse{Count: res.Count}, err
+// errCompacted says that the revision at hand has been compacted.
+var errCompacted = errors.New("router: revision has been compacted")
+
+// openAt opens an iterator over a span at a revision, which the local replicas have passed.
+func (c *call) openAt(spans []span, at ids.Revision) (*mvcc.Iterator, error) {
+	sp := spans[0]
+	if len(sp.end) > 0 && bytes.Compare(sp.start, sp.end) >= 0 {
+		sp.start = sp.end // nothing, but the revision is looked at
 	}
-	o.KeysOnly = r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE
-	if !eval.DefaultOrder(r) {
-		// All of it is needed to find out which come first.
-		o.NoCount = true
-		res, err := o.Collect(it)
-		if err != nil {
-			return nil, err
-		}
-		return eval.Arrange(r, res.KVs), nil
+	it, err := mvcc.NewIterator(c.s.b.Reader(), sp.start, sp.end, at)
+	if err != nil {
+		return nil, err
 	}
-	o.Limit = int(min(max(r.Limit, 0), 1<<31))
-	o.MinMod, o.MaxMod = ids.Revision(r.MinModRevision), ids.Revision(r.MaxModRevision)
-	o.MinCreate, o.MaxCreate = ids.Revision(r.MinCreateRevision), ids.Revision(r.MaxCreateRevision)
-	res, err := o.Collect(it)
-	return &pb.RangeResponse{Kvs: res.KVs, Count: res.Count, More: res.More}, err
+	compacted, err := c.compacted(spans)
+	if err == nil && at < compacted {
+		err = errCompacted
+	}
+	if err != nil {
+		return nil, errors.Join(err, it.Close())
+	}
+	return it, nil
 }
 
 // RangeStream serves KV.RangeStream: one revision, chunks in the order of keys; header, count and more come with the last.
@@ -104,54 +101,45 @@ func (s *Server) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer)
 	if err := check.RangeStream(r); err != nil {
 		return err
 	}
-	ctx, cancel := s.bound(stream.Context())
-	it, at, rev, err := s.open(ctx, r)
-	cancel()
-	if err != nil {
-		return toClient(err)
-	}
-	err = s.stream(r, it, at, rev, func(resp *pb.RangeResponse) error {
-		return stream.Send(&pb.RangeStreamResponse{RangeResponse: resp})
-	})
-	if cerr := it.Close(); err == nil {
-		err = cerr
-	}
-	return toClient(err)
+	return readError(s.begin(stream.Context()).stream(r, stream.SendMsg))
 }
 
-// stream sends chunks of about MaxRequestBytes; memory is bounded by one of them.
-func (s *Server) stream(r *pb.RangeRequest, it *mvcc.Iterator, at, rev ids.Revision, send func(*pb.RangeResponse) error) error {
-	if r.CountOnly {
-		resp, err := answer(r, it, at)
+// streamChunkBytes is about how large a chunk of a streamed list is, and streamFirstBytes the first one, so that it comes
+// soon. A chunk has at least one key; memory is bounded by one chunk, and no iterator is open while it is being sent: a
+// client that does not read holds up nothing. Between chunks the revision may be compacted, which ends the stream, as in etcd.
+const (
+	streamChunkBytes = 1 << 20
+	streamFirstBytes = 64 << 10
+)
+
+func (c *call) stream(r *pb.RangeRequest, send func(m any) error) error {
+	it, at, rev, err := c.open(r)
+	if err != nil {
+		return err
+	}
+	l := &listing{ctx: c.ctx, r: r, chunk: min(streamFirstBytes, c.s.cfg.MaxRequestBytes), inOrder: true}
+	spans := []span{spanOf(r.Key, r.RangeEnd)}
+	for {
+		out, err := l.encode(it)
+		if cerr := it.Close(); err == nil {
+			err = cerr
+		}
 		if err != nil {
 			return err
 		}
-		resp.Header = s.header(rev)
-		return send(resp)
-	}
-	out, size, n := &pb.RangeResponse{}, 0, int64(0)
-	ok := it.First()
-	for ; ok && (r.Limit <= 0 || n < r.Limit); ok = it.Next() {
-		kv, err := it.KeyValue(r.KeysOnly)
-		if err != nil {
+		if l.next == nil {
+			out.head.Header = c.s.header(rev)
+			return send(&streamedList{out})
+		}
+		if err := send(&streamedList{out}); err != nil {
 			return err
 		}
-		if size > 0 && size+proto.Size(kv) > s.cfg.MaxRequestBytes {
-			if err := send(out); err != nil {
-				return err
-			}
-			out, size = &pb.RangeResponse{}, 0
+		l.chunk = min(streamChunkBytes, c.s.cfg.MaxRequestBytes)
+		spans[0].start = l.next
+		if it, err = c.openAt(spans, at); err != nil {
+			return err
 		}
-		out.Kvs = append(out.Kvs, kv)
-		size += proto.Size(kv)
-		n++
 	}
-	out.More, out.Count = ok, n
-	for ; ok; ok = it.Next() {
-		out.Count++
-	}
-	out.Header = s.header(rev)
-	return send(out)
 }
 
 // view is the state at a revision, for evaluating what changes nothing.
@@ -195,26 +183,28 @@ func (v *view) Revision() ids.Revision  { return v.rev }
 func (v *view) Compacted() ids.Revision { return v.compacted }
 
 // evaluate evaluates a request as a read, at a revision obtained now.
-func (s *Server) evaluate(ctx context.Context, serializable bool, spans []span, run func(eval.View) eval.Result) (eval.Result, error) {
+func (c *call) evaluate(serializable bool, spans []span, run func(eval.View) eval.Result) (eval.Result, error) {
 	for {
-		rev, err := s.point(ctx, serializable, spans)
+		rev, err := c.point(serializable, spans)
 		if err != nil {
 			return eval.Result{}, err
 		}
-		v := &view{r: s.b.Reader(), rev: rev, compacted: s.b.View().CompactRevision}
-		if rev < v.compacted {
-			continue
-		}
+		v := &view{r: c.s.b.Reader(), rev: rev, compacted: c.s.b.View().CompactRevision}
 		res := run(v)
-		// Versions at rev may have been removed while they were read. What was read of a revision that the request named is
-		// checked against the same compaction.
-		if c := s.b.View().CompactRevision; c != v.compacted {
-			continue
+		// All iterators were opened before this. Versions at rev, or at a revision that the request names, may have been missing if
+		// there was a compaction since.
+		compacted, err := c.compacted(spans)
+		if err != nil {
+			return eval.Result{}, err
 		}
-		if res.Err != nil {
+		if compacted == v.compacted && rev >= compacted {
+			if res.Err == nil {
+				res.SetRevision(rev)
+			}
 			return res, res.Err
 		}
-		res.SetRevision(rev)
-		return res, nil
+		if err := c.over(); err != nil {
+			return eval.Result{}, err
+		}
 	}
 }

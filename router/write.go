@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"math"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -17,13 +18,13 @@ import (
 	"github.com/braidkv/braid/router/check"
 )
 
-// write is a request that may change something.
+// write is a request that may change something: one of put, del and txn.
 type write struct {
 	put *pb.PutRequest
 	del *pb.DeleteRangeRequest
 	txn *pb.TxnRequest
 
-	spans eval.Spans
+	all eval.Spans // see spans
 }
 
 func (w *write) message() proto.Message {
@@ -46,31 +47,81 @@ func (w *write) evaluate(v eval.View) eval.Result {
 	return eval.Txn(v, w.txn)
 }
 
-// reads are the spans that must be readable to evaluate the request as a read.
-func (w *write) reads() (out []span) {
-	for _, l := range [2][]latch.Span{w.spans.Reads, w.spans.Writes} {
-		for _, sp := range l {
-			end := sp.End
-			if sp.Point() {
-				end = append(append(make([]byte, 0, len(sp.Start)+1), sp.Start...), 0)
-			}
-			out = append(out, span{sp.Start, end})
+// spans are what the request latches, made when they are first asked for: most requests name one key and need none.
+func (w *write) spans() *eval.Spans {
+	if w.all.Reads == nil && w.all.Writes == nil {
+		switch {
+		case w.put != nil:
+			w.all = eval.PutSpans(w.put)
+		case w.del != nil:
+			w.all = eval.DeleteSpans(w.del)
+		default:
+			w.all = eval.TxnSpans(w.txn)
+		}
+	}
+	return &w.all
+}
+
+// touched are the spans that must be readable to evaluate the request as a read, the past included.
+func (w *write) touched() []span {
+	all := w.spans()
+	out := keySpans(keySpans(nil, all.Reads), all.Writes)
+	if w.txn != nil {
+		out = append(out, pastReads(w.txn)...)
+	}
+	return out
+}
+
+// keySpans appends latched spans as spans of keys.
+func keySpans(out []span, ls []latch.Span) []span {
+	for _, l := range ls {
+		if l.Point() {
+			out = append(out, spanOf(l.Start, nil))
+		} else {
+			out = append(out, span{l.Start, l.End})
 		}
 	}
 	return out
 }
 
-// participants are the ranges that a request touches, in ascending order of their spans.
-func participants(v *order.View, spans []span) (out []*braidpb.RangeDescriptor) {
-	if len(spans) == 1 {
-		return v.Routing.Overlapping(spans[0].start, spans[0].end)
+// route finds the ranges that the request touches, the past aside: by ascending start, none twice. There is none if all its spans are
+// empty.
+func (w *write) route(v *order.View) []*braidpb.RangeDescriptor {
+	switch {
+	case w.put != nil:
+		return v.Routing.Overlapping(w.put.Key, spanOf(w.put.Key, nil).end)
+	case w.del != nil:
+		sp := spanOf(w.del.Key, w.del.RangeEnd)
+		return v.Routing.Overlapping(sp.start, sp.end)
 	}
-	touched := map[uint64]bool{}
-	for _, sp := range spans {
-		for _, d := range v.Routing.Overlapping(sp.start, sp.end) {
+	var touched map[uint64]bool
+	var one *braidpb.RangeDescriptor // while there is just one
+	add := func(d *braidpb.RangeDescriptor) {
+		switch {
+		case one == nil && touched == nil:
+			one = d
+		case touched == nil && one != d:
+			touched = map[uint64]bool{one.GetId(): true, d.GetId(): true}
+		case touched != nil:
 			touched[d.GetId()] = true
 		}
 	}
+	all := w.spans()
+	for _, ls := range [2][]latch.Span{all.Reads, all.Writes} {
+		for _, l := range ls {
+			if l.Point() {
+				add(v.Routing.Lookup(l.Start))
+				continue
+			}
+			for _, d := range v.Routing.Overlapping(l.Start, l.End) {
+				add(d)
+			}
+		}
+	}
+	if touched == nil && one != nil {
+		return v.Routing.Overlapping(one.GetStart(), spanOf(one.GetStart(), nil).end)
+	}
+	var out []*braidpb.RangeDescriptor
 	for _, d := range v.Routing.Ranges() {
 		if touched[d.GetId()] {
 			out = append(out, d)
@@ -84,9 +135,9 @@ func (s *Server) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, er
 	if err := check.Put(r); err != nil {
 		return nil, err
 	}
-	res, err := s.write(ctx, &write{put: r, spans: eval.PutSpans(r)})
+	res, err := s.begin(ctx).write(&write{put: r})
 	if err != nil {
-		return nil, toClient(err)
+		return nil, writeError(err)
 	}
 	s.fill(res.Put.Header)
 	return res.Put, nil
@@ -97,9 +148,9 @@ func (s *Server) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb
 	if err := check.DeleteRange(r); err != nil {
 		return nil, err
 	}
-	res, err := s.write(ctx, &write{del: r, spans: eval.DeleteSpans(r)})
+	res, err := s.begin(ctx).write(&write{del: r})
 	if err != nil {
-		return nil, toClient(err)
+		return nil, writeError(err)
 	}
 	s.fill(res.Delete.Header)
 	return res.Delete, nil
@@ -110,18 +161,19 @@ func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 	if err := check.Txn(r, s.cfg.MaxTxnOps); err != nil {
 		return nil, err
 	}
-	w := &write{txn: r, spans: eval.TxnSpans(r)}
-	var res eval.Result
-	var err error
+	w := &write{txn: r}
+	c := s.begin(ctx)
 	if eval.ReadOnly(r) {
-		ctx, cancel := s.bound(ctx)
-		defer cancel()
-		res, err = s.evaluate(ctx, serializable(r), append(w.reads(), pastReads(r)...), w.evaluate)
-	} else {
-		res, err = s.write(ctx, w)
+		res, err := c.evaluate(serializable(r), w.touched(), w.evaluate)
+		if err != nil {
+			return nil, readError(err)
+		}
+		s.fill(res.Txn.Header)
+		return res.Txn, nil
 	}
+	res, err := c.write(w)
 	if err != nil {
-		return nil, toClient(err)
+		return nil, writeError(err)
 	}
 	s.fill(res.Txn.Header)
 	return res.Txn, nil
@@ -154,53 +206,54 @@ func pastReads(r *pb.TxnRequest) (out []span) {
 	return out
 }
 
-// write carries a request out: at one range's leader, or over several.
-func (s *Server) write(ctx context.Context, w *write) (eval.Result, error) {
-	if proto.Size(w.message()) > s.cfg.MaxRequestBytes {
+// raftOverhead is what etcd's own request is larger than the client's, when it is held against --max-request-bytes.
+const raftOverhead = 18
+
+// write carries a request out: at one range's leader, or over several. It is tried again only after an answer that says it is
+// certainly not done (O6), and from the second time on not without a pause.
+func (c *call) write(w *write) (eval.Result, error) {
+	if proto.Size(w.message())+raftOverhead > c.s.cfg.MaxRequestBytes {
 		return eval.Result{}, rpctypes.ErrGRPCRequestTooLarge
 	}
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	spans := w.reads()
-	for {
-		v, err := s.ready(ctx)
+	for tries := 0; ; tries++ {
+		if tries > 1 {
+			if err := c.pause(1); err != nil {
+				return eval.Result{}, err
+			}
+		}
+		v, err := c.ready()
 		if err != nil {
 			return eval.Result{}, err
 		}
 		var res eval.Result
-		switch parts := participants(v, spans); {
+		switch parts := w.route(v); {
 		case len(parts) == 0:
 			err = errReadInstead
-		case len(parts) == 1 && !pastOutside(w, parts[0]):
-			res, err = s.single(ctx, v, w, parts[0])
+		case len(parts) == 1 && !readsPastOutside(w, parts[0]):
+			res, err = c.single(v, w, parts[0])
 		default:
-			res, err = s.coordinate(ctx, v, w, parts)
+			res, err = c.coordinate(v, w, parts)
 		}
 		if errors.Is(err, errReadInstead) {
-			all := spans
-			if w.txn != nil {
-				all = append(append([]span(nil), spans...), pastReads(w.txn)...)
+			res, err = c.evaluate(false, w.touched(), w.evaluate)
+			if err == nil && len(res.Writes) == 0 {
+				return res, nil
 			}
-			res, err = s.evaluate(ctx, false, all, w.evaluate)
-			if err == nil && len(res.Writes) > 0 {
-				continue // meanwhile it would change something
+			if err == nil {
+				err = errTryAgain // meanwhile it would change something
 			}
-			return res, err
 		}
 		if !errors.Is(err, errTryAgain) {
 			return res, err
 		}
-		if err := ctx.Err(); err != nil {
-			return eval.Result{}, s.wait(ctx, func(func()) {})
+		if err := c.over(); err != nil {
+			return eval.Result{}, err
 		}
 	}
 }
 
-// errReadInstead says that a request changes nothing, or fails by the state: it is to be evaluated as a read.
-var errReadInstead = errors.New("router: to be evaluated as a read")
-
-// pastOutside tells whether a transaction reads the past of keys that its one participant does not have.
-func pastOutside(w *write, d *braidpb.RangeDescriptor) bool {
+// readsPastOutside tells whether a transaction reads the past of keys that its one participant does not have.
+func readsPastOutside(w *write, d *braidpb.RangeDescriptor) bool {
 	if w.txn == nil {
 		return false
 	}
@@ -213,74 +266,81 @@ func pastOutside(w *write, d *braidpb.RangeDescriptor) bool {
 }
 
 // single hands a request to the leader of its one range.
-func (s *Server) single(ctx context.Context, v *order.View, w *write, d *braidpb.RangeDescriptor) (eval.Result, error) {
-	req := &ranges.Request{Put: w.put, Delete: w.del, Txn: w.txn}
-	resp, err := s.ask(ctx, v, d, req)
+func (c *call) single(v *order.View, w *write, d *braidpb.RangeDescriptor) (eval.Result, error) {
+	resp, err := c.ask(v, d, &ranges.Request{Put: w.put, Delete: w.del, Txn: w.txn})
 	if err != nil {
 		return eval.Result{}, err
 	}
-	switch resp.Code {
-	case ranges.CodeOK:
+	if resp.Code == ranges.CodeOK {
 		return eval.Result{Put: resp.Put, Delete: resp.Delete, Txn: resp.Txn}, nil
-	case ranges.CodeReadInstead:
-		return eval.Result{}, errReadInstead
 	}
-	return eval.Result{}, s.settle(ctx, v, resp.Code)
+	return eval.Result{}, c.settle(v, resp.Code)
 }
 
-// settle turns a code into an error, after having waited for what makes it sensible to try again.
-func (s *Server) settle(ctx context.Context, v *order.View, c ranges.Code) error {
-	if c == ranges.CodeGeneration || c == ranges.CodeAuthRevision {
-		if err := s.nextPosition(ctx, v); err != nil {
-			return err
-		}
-	}
-	return outcome(c)
-}
-
-// ask has the leader of a range do something and waits for the answer. When the wait ends early, what became of the request is not
+// ask has the leader of a range do something and waits for the answer. If the wait ends early, what became of the request is not
 // known.
-func (s *Server) ask(ctx context.Context, v *order.View, d *braidpb.RangeDescriptor, req *ranges.Request) (*ranges.Response, error) {
+func (c *call) ask(v *order.View, d *braidpb.RangeDescriptor, req *ranges.Request) (*ranges.Response, error) {
 	var resp *ranges.Response
-	req.Generation, req.AuthRevision, req.TimeoutTicks = ids.Generation(d.GetGeneration()), v.AuthRevision, s.cfg.RequestTicks
-	answered := make(chan *ranges.Response, 1)
-	err := s.wait(ctx, func(done func()) {
+	c.address(v, d, req)
+	err := c.wait(func(done func()) {
 		req.Done = func(r *ranges.Response) {
-			answered <- r
+			resp = r
 			done()
 		}
-		s.b.Submit(ids.RangeID(d.GetId()), req)
+		c.s.b.Submit(ids.RangeID(d.GetId()), req)
 	})
 	if err != nil {
 		return nil, err
 	}
-	resp = <-answered
 	return resp, nil
 }
 
-// Compact serves KV.Compact.
-func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	if _, err := s.ready(ctx); err != nil {
-		return nil, toClient(err)
+// address fills in under what a request was routed and authorised, and how long it may take.
+func (c *call) address(v *order.View, d *braidpb.RangeDescriptor, req *ranges.Request) {
+	req.Generation, req.AuthRevision, req.TimeoutTicks = ids.Generation(d.GetGeneration()), v.AuthRevision, c.ticksLeft()
+}
+
+// settle turns a code into an error, after having waited for what makes it sensible to try again: where the range's leader knows
+// of another generation or auth revision than the view, this node will know soon; where it knows less, it needs a moment.
+func (c *call) settle(v *order.View, code ranges.Code) error {
+	if (code == ranges.CodeGeneration || code == ranges.CodeAuthRevision) && c.s.b.View().Position == v.Position {
+		if err := c.nextPosition(v, c.s.clock.now.Load()+1); err != nil && !errors.Is(err, errTimedOut) {
+			return err
+		}
 	}
+	return outcome(code)
+}
+
+// Compact serves KV.Compact. A physical compaction is answered when it has been carried out on this node, however long it takes.
+func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	c := s.begin(ctx)
+	if _, err := c.ready(); err != nil {
+		return nil, writeError(err)
+	}
+	res, err := c.propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Compact{Compact: &braidpb.Compact{Revision: r.Revision}}})
+	if err != nil {
+		return nil, writeError(err)
+	}
+	if r.Physical {
+		c.deadline = math.MaxUint64
+		if err := c.wait(func(done func()) { s.b.Compacted(ids.Revision(r.Revision), done) }); err != nil {
+			return nil, writeError(err)
+		}
+	}
+	return &pb.CompactionResponse{Header: s.header(max(res.Revision, s.b.View().Revision))}, nil
+}
+
+// propose has a command put into the order log and waits for what comes of it. If the wait ends early, that is not known.
+func (c *call) propose(cmd *braidpb.OrderCommand) (order.Result, error) {
 	var res order.Result
-	err := s.wait(ctx, func(done func()) {
-		cmd := &braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Compact{Compact: &braidpb.Compact{Revision: r.Revision}}}
-		s.b.Propose(cmd, s.cfg.RequestTicks, func(got order.Result) {
+	err := c.wait(func(done func()) {
+		c.s.b.Propose(cmd, c.ticksLeft(), func(got order.Result) {
 			res = got
 			done()
 		})
 	})
-	if err == nil {
-		err = res.Err
-	}
-	if err == nil && r.Physical {
-		err = s.wait(ctx, func(done func()) { s.b.Compacted(ids.Revision(r.Revision), done) })
-	}
 	if err != nil {
-		return nil, toClient(err)
+		return order.Result{}, err
 	}
-	return &pb.CompactionResponse{Header: s.header(res.Revision)}, nil
+	return res, res.Err
 }
