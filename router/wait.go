@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +35,9 @@ func Block(ctx context.Context, start func(done func())) error {
 // errTimedOut says that the time of a request is over while it waited. If it was handed to somebody who may
 // write, what became of it is not known.
 var errTimedOut = errors.New("router: request timed out")
+
+// forever is the deadline of what only its client's patience bounds.
+const forever = math.MaxUint64
 
 // call is a request being served. It belongs to one goroutine.
 type call struct {
@@ -134,6 +138,7 @@ type waiter struct {
 	state      atomic.Int32
 	prev, next *waiter // guarded by clock.mu
 	linked     bool    // guarded by clock.mu
+	added      bool    // it was linked; belongs to the one who waits
 }
 
 // finish says that what is waited for has come.
@@ -146,10 +151,12 @@ func (w *waiter) finish() {
 // leave ends the wait on the side of the one who waited, if nothing else has, and tells what has.
 func (w *waiter) leave(c *clock) int32 {
 	if w.state.CompareAndSwap(waiterNew, waiterLeft) {
-		return waiterLeft // never added
+		return waiterLeft
 	}
 	w.state.CompareAndSwap(waiterPending, waiterLeft)
-	c.remove(w)
+	if w.added {
+		c.remove(w)
+	}
 	return w.state.Load()
 }
 
@@ -173,7 +180,7 @@ func (c *clock) init(ticks int) {
 
 // add makes a waiter expire at its deadline, unless it has ended already.
 func (c *clock) add(w *waiter) {
-	if w.state.Load() != waiterNew {
+	if w.deadline == forever || w.state.Load() != waiterNew {
 		return
 	}
 	c.mu.Lock()
@@ -183,7 +190,7 @@ func (c *clock) add(w *waiter) {
 	}
 	at := max(w.deadline, c.now.Load()+1)
 	h := &c.buckets[at%uint64(len(c.buckets))]
-	w.linked, w.prev, w.next = true, h.prev, h
+	w.linked, w.added, w.prev, w.next = true, true, h.prev, h
 	h.prev.next, h.prev = w, w
 }
 

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"math"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -322,7 +321,7 @@ func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Comp
 		return nil, writeError(err)
 	}
 	if r.Physical {
-		c.deadline = math.MaxUint64
+		c.deadline = forever
 		if err := c.wait(func(done func()) { s.b.Compacted(ids.Revision(r.Revision), done) }); err != nil {
 			return nil, writeError(err)
 		}

@@ -65,8 +65,8 @@ func Txn(r *pb.TxnRequest, maxOps int) error {
 		return err
 	}
 	for _, ops := range [2][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
-		if _, _, err := overlaps(ops); err != nil {
-			return err
+		if _, ok := collect(ops); !ok {
+			return rpctypes.ErrGRPCDuplicateKey
 		}
 	}
 	return nil
@@ -103,84 +103,5 @@ func op(o *pb.RequestOp, maxOps int) error {
 	case *pb.RequestOp_RequestTxn:
 		return txn(v.RequestTxn, maxOps)
 	}
-	return rpctypes.ErrGRPCKeyNotFound // an empty operation
-}
-
-// interval is a deleted span: a single key if end is empty, everything from start on if end is "\x00".
-type interval struct{ start, end string }
-
-func (i interval) contains(k string) bool {
-	switch i.end {
-	case "":
-		return k == i.start
-	case "\x00":
-		return k >= i.start
-	}
-	return k >= i.start && k < i.end
-}
-
-func anyContains(dels []interval, k string) bool {
-	for _, d := range dels {
-		if d.contains(k) {
-			return true
-		}
-	}
-	return false
-}
-
-// overlaps finds a put that meets another put or a deletion. It returns all puts and deletions of the operations and those nested
-// in them. Deletions of children are seen by the children that follow and by the puts of this level, as in etcd.
-func overlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []interval, err error) {
-	for _, o := range ops {
-		if d := o.GetRequestDeleteRange(); d != nil {
-			dels = append(dels, interval{string(d.GetKey()), string(d.GetRangeEnd())})
-		}
-	}
-	puts = map[string]bool{}
-	add := func(k string) error {
-		if puts[k] || anyContains(dels, k) {
-			return rpctypes.ErrGRPCDuplicateKey
-		}
-		return nil
-	}
-	for _, o := range ops {
-		t := o.GetRequestTxn()
-		if t == nil {
-			continue
-		}
-		thenPuts, thenDels, err := overlaps(t.GetSuccess())
-		if err != nil {
-			return nil, nil, err
-		}
-		elsePuts, elseDels, err := overlaps(t.GetFailure())
-		if err != nil {
-			return nil, nil, err
-		}
-		for k := range thenPuts {
-			if err := add(k); err != nil {
-				return nil, nil, err
-			}
-		}
-		for k := range elsePuts { // may repeat what the other branch puts
-			if err := add(k); err != nil {
-				return nil, nil, err
-			}
-		}
-		for _, m := range [2]map[string]bool{thenPuts, elsePuts} {
-			for k := range m {
-				puts[k] = true
-			}
-		}
-		dels = append(append(dels, thenDels...), elseDels...)
-	}
-	for _, o := range ops {
-		if p := o.GetRequestPut(); p != nil {
-			k := string(p.GetKey())
-			if err := add(k); err != nil {
-				return nil, nil, err
-			}
-			puts[k] = true
-		}
-	}
-	return puts, dels, nil
+	return rpctypes.ErrGRPCKeyNotFound // an empty operation: so etcd calls it
 }
