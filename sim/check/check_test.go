@@ -130,6 +130,20 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestLimitBeforeSort: with a sort target but no order, etcd limits in key order and sorts what is left.
+func TestLimitBeforeSort(t *testing.T) {
+	ops := []Op{putAt(0, 1, "c", "1", 2), putAt(2, 3, "b", "1", 3), putAt(4, 5, "a", "1", 4)}
+	events := []Event{putEvent(2, "c", "1"), putEvent(3, "b", "1"), putEvent(4, "a", "1")}
+	list := func(order pb.RangeRequest_SortOrder, kvs ...*mvccpb.KeyValue) Op {
+		return answered(6, 7, &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), Limit: 1, SortTarget: pb.RangeRequest_CREATE, SortOrder: order},
+			&pb.RangeResponse{Header: at(4), Kvs: kvs, Count: 3, More: true})
+	}
+	ops = append(ops, list(pb.RangeRequest_NONE, kv("b", "1", 3, 3, 1)), list(pb.RangeRequest_ASCEND, kv("c", "1", 2, 2, 1)))
+	if err := Check(History{Base: 1, Final: 4, Ops: ops, Events: events}).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInitialState checks histories of a store that was not empty.
 func TestInitialState(t *testing.T) {
 	h := History{

@@ -249,6 +249,11 @@ func (e *evaluator) candidates(r *pb.RangeRequest) (all []*mvccpb.KeyValue, tota
 		v = &view{src: e.src, rev: r.Revision}
 	}
 	found := v.scan(span{string(r.Key), string(r.RangeEnd)})
+	total = len(found)
+	if r.SortOrder == pb.RangeRequest_NONE && r.Limit > 0 && int64(total) > r.Limit+1 && !revisionFilters(r) {
+		// Without a sort order etcd takes the first limit+1 keys before it sorts, whatever the sort target.
+		found = found[:r.Limit+1]
+	}
 	for _, kv := range found {
 		if r.MaxModRevision != 0 && kv.ModRevision > r.MaxModRevision || kv.ModRevision < r.MinModRevision ||
 			r.MaxCreateRevision != 0 && kv.CreateRevision > r.MaxCreateRevision || kv.CreateRevision < r.MinCreateRevision {
@@ -272,7 +277,11 @@ func (e *evaluator) candidates(r *pb.RangeRequest) (all []*mvccpb.KeyValue, tota
 			}
 		}
 	}
-	return all, len(found)
+	return all, total
+}
+
+func revisionFilters(r *pb.RangeRequest) bool {
+	return r.MinModRevision != 0 || r.MaxModRevision != 0 || r.MinCreateRevision != 0 || r.MaxCreateRevision != 0
 }
 
 func bySortTarget(t pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {
