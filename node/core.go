@@ -109,7 +109,7 @@ func (c *Core) open() (err error) {
 	c.submitter.send = func(to ids.NodeID, kind uint32, m proto.Message) { c.sendLetter(to, kind, 0, m) }
 	c.server = router.New(backend{c}, router.Config{
 		Await: cfg.Await, MaxTxnOps: int(cfg.MaxTxnOps), MaxRequestBytes: int(cfg.MaxRequestBytes), Version: Version,
-		RequestTimeout: requestTimeout(&cfg.Config), RequestTicks: requestTicks(&cfg.Config),
+		RequestTicks: requestTicks(&cfg.Config), QuotaBytes: cfg.QuotaBackendBytes, Logger: cfg.Logger,
 	})
 	return c.startOrder()
 }
@@ -260,6 +260,7 @@ func (c *Core) PeerDown(node ids.NodeID) {
 func (c *Core) Tick() {
 	c.store.Tick()
 	c.submitter.tick()
+	c.server.Tick()
 	c.flusher.tick()
 	c.checkCompacted()
 }
@@ -351,6 +352,7 @@ func (c *Core) Close() error {
 
 // Abandon ends a node as a crash does, for the simulation: nothing is handed over, flushed or answered.
 func (c *Core) Abandon() {
+	defer func() { _ = recover() }() // the engines complain of iterators that are open, as they are in a crash
 	c.background.close()
 	_ = c.closeEngines() // what is still open on the engines is lost with the process
 }

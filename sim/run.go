@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/braidkv/braid/internal/ids"
@@ -195,7 +196,7 @@ func (r *run) request(p *Proc, m *member, client int, req any) (any, error) {
 			p.Break(context.DeadlineExceeded)
 		}
 	})
-	resp, err := send(m.core, req)
+	resp, err := sendTo(m, req)
 	over = true
 	r.c.calls = slices.DeleteFunc(r.c.calls, func(x *call) bool { return x == k })
 	op.Return = int64(w.Now)
@@ -208,6 +209,23 @@ func (r *run) request(p *Proc, m *member, client int, req any) (any, error) {
 		fmt.Fprintf(r.o.Log, "%d client %d node %v: %v -> %v %v\n", w.Now, client, m.id, req, resp, err)
 	}
 	return resp, err
+}
+
+// sendTo sends to the process that now is the node. If it dies, so does whatever of the request still runs in it.
+func sendTo(m *member, req any) (resp any, err error) {
+	core := m.core
+	defer func() {
+		if m.core == core {
+			return
+		}
+		if p := recover(); p != nil {
+			if e, ok := p.(error); !ok || !errors.Is(e, pebble.ErrClosed) {
+				panic(p)
+			}
+		}
+		resp, err = nil, errNodeDied
+	}()
+	return send(core, req)
 }
 
 func send(core *node.Core, req any) (any, error) {

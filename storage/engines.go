@@ -68,15 +68,15 @@ type formatFile struct {
 // Open creates or opens a directory.
 func Open(o Options) (*Engines, error) {
 	if o.CacheBytes == 0 {
-		o.CacheBytes = 64 << 20
+		o.CacheBytes = 128 << 20
 	}
 	if o.MemTableBytes == 0 {
-		o.MemTableBytes = 32 << 20
+		o.MemTableBytes = 16 << 20
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
+	if err := makeDir(o.FS, o.Dir); err != nil {
 		return nil, fmt.Errorf("storage: creating %s: %w", o.Dir, err)
 	}
 	lock, err := pebble.LockDirectory(o.Dir, o.FS)
@@ -89,6 +89,25 @@ func Open(o Options) (*Engines, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+// makeDir makes a directory that outlives a power loss: every directory above it is synced.
+func makeDir(fs vfs.FS, dir string) error {
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for above := fs.PathDir(dir); ; above = fs.PathDir(above) {
+		d, err := fs.OpenDir(above)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+		if above == fs.PathDir(above) {
+			return nil
+		}
+	}
 }
 
 func (e *Engines) open() error {

@@ -3,6 +3,7 @@ package eval
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -51,14 +52,11 @@ func (e *evaluation) compare(c *pb.Compare) bool {
 	if len(c.RangeEnd) == 0 {
 		return e.compareValue(c, e.get(c.Key))
 	}
-	end := Bound(c.Key, c.RangeEnd)
 	found, ok := false, true
-	if len(end) == 0 || bytes.Compare(c.Key, end) < 0 {
-		e.scan(c.Key, end, func(kv *mvccpb.KeyValue) {
-			found = true
-			ok = ok && e.compareValue(c, Value{KV: kv})
-		})
-	}
+	e.scan(c.Key, c.RangeEnd, func(kv *mvccpb.KeyValue) bool {
+		found, ok = true, e.compareValue(c, Value{KV: kv})
+		return ok
+	})
 	if !found {
 		return e.compareValue(c, Value{})
 	}
@@ -115,13 +113,7 @@ func (e *evaluation) checkTxn(req *pb.TxnRequest, path *[]bool) {
 	for _, op := range branch(req, take(path)) {
 		switch o := op.Request.(type) {
 		case *pb.RequestOp_RequestRange:
-			switch rev := ids.Revision(o.RequestRange.Revision); {
-			case rev == 0:
-			case rev > e.v.Revision():
-				e.r.Err = rpctypes.ErrGRPCFutureRev
-			case rev < e.v.Compacted():
-				e.r.Err = rpctypes.ErrGRPCCompacted
-			}
+			e.checkRevision(ids.Revision(o.RequestRange.Revision))
 		case *pb.RequestOp_RequestPut:
 			e.checkPut(o.RequestPut)
 		case *pb.RequestOp_RequestTxn:
@@ -133,11 +125,26 @@ func (e *evaluation) checkTxn(req *pb.TxnRequest, path *[]bool) {
 	}
 }
 
+// checkRevision checks the revision that a range operation names. A negative one means the newest state, as zero does, but is held
+// against the compaction first, which is at -1 as long as there was none: so it is in etcd.
+func (e *evaluation) checkRevision(rev ids.Revision) {
+	if rev == 0 {
+		return
+	}
+	compacted := e.v.Compacted()
+	if compacted == 0 {
+		compacted = -1
+	}
+	switch {
+	case rev > e.v.Revision():
+		e.r.Err = rpctypes.ErrGRPCFutureRev
+	case rev < compacted:
+		e.r.Err = rpctypes.ErrGRPCCompacted
+	}
+}
+
 // txn runs the operations of the branches taken.
 func (e *evaluation) txn(req *pb.TxnRequest, path *[]bool) *pb.TxnResponse {
-	if e.own == nil {
-		e.own = map[string]*ownWrite{}
-	}
 	ok := take(path)
 	ops := branch(req, ok)
 	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: ok, Responses: make([]*pb.ResponseOp, len(ops))}
@@ -163,94 +170,134 @@ func (e *evaluation) txn(req *pb.TxnRequest, path *[]bool) *pb.TxnResponse {
 
 // rangeOp reads inside a transaction: the state before it with its own writes on top, or a revision of the past.
 func (e *evaluation) rangeOp(req *pb.RangeRequest) *pb.RangeResponse {
-	var kvs []*mvccpb.KeyValue
-	if req.Revision > 0 {
-		res, err := e.v.ReadAt(mvcc.RangeOptions{Start: req.Key, End: Bound(req.Key, req.RangeEnd), Rev: ids.Revision(req.Revision)})
-		if err != nil {
+	resp := &pb.RangeResponse{}
+	switch {
+	case req.Revision > 0:
+		res, err := e.v.ReadAt(past(req))
+		if err != nil && e.err == nil {
 			e.err = err
-			return nil
 		}
-		kvs = res.KVs
-	} else {
-		kvs = e.current(req)
+		resp.Kvs, resp.Count, resp.More = res.KVs, res.Count, res.More
+		if !DefaultOrder(req) {
+			resp = Arrange(req, res.KVs)
+		}
+	case len(req.RangeEnd) == 0:
+		resp = e.arrange(req, e.one(req.Key))
+	default:
+		resp = e.several(req)
 	}
-	resp := Arrange(req, kvs)
 	resp.Header = e.header()
 	return resp
 }
 
-// current is what a range op without a revision sees.
-func (e *evaluation) current(req *pb.RangeRequest) (kvs []*mvccpb.KeyValue) {
-	add := func(kv *mvccpb.KeyValue) {
-		c := *&mvccpb.KeyValue{Key: kv.Key, Value: kv.Value, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version, Lease: kv.Lease}
-		kvs = append(kvs, &c)
+// past is how to read what a request asks for of the past. If the keys have to be sorted, all of them are needed.
+func past(req *pb.RangeRequest) mvcc.RangeOptions {
+	o := mvcc.RangeOptions{Start: req.Key, End: Bound(req.Key, req.RangeEnd), Rev: ids.Revision(req.Revision)}
+	if len(o.End) > 0 && bytes.Compare(o.Start, o.End) >= 0 {
+		o.Start = o.End // nothing is between them
 	}
-	if len(req.RangeEnd) == 0 {
-		if kv, ok := e.ownKV(req.Key); ok {
-			if kv != nil {
-				kvs = append(kvs, kv)
-			}
-			return kvs
-		}
-		v := e.get(req.Key)
-		if v.ModUnknown || v.CreateUnknown {
-			e.needOrdered = true
-		}
-		if v.KV != nil {
-			add(v.KV)
-		}
-		return kvs
+	if DefaultOrder(req) {
+		o.Limit, o.KeysOnly, o.CountOnly = int(max(0, req.Limit)), req.KeysOnly, req.CountOnly
+		o.MinMod, o.MaxMod = ids.Revision(req.MinModRevision), ids.Revision(req.MaxModRevision)
+		o.MinCreate, o.MaxCreate = ids.Revision(req.MinCreateRevision), ids.Revision(req.MaxCreateRevision)
 	}
-	end := Bound(req.Key, req.RangeEnd)
-	if len(end) > 0 && bytes.Compare(req.Key, end) >= 0 {
-		return nil
-	}
-	e.scan(req.Key, end, func(kv *mvccpb.KeyValue) {
-		if e.own[string(kv.Key)] == nil {
-			add(kv)
-		}
-	})
-	for k := range e.own { // sorted below
-		if !mvcc.Contains(req.Key, end, []byte(k)) {
-			continue
-		}
-		if kv, _ := e.ownKV([]byte(k)); kv != nil {
-			kvs = append(kvs, kv)
-		}
-	}
-	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
-	return kvs
+	return o
 }
 
-// ownKV is a key that the request itself has written, with its revision left open; nil if deleted. ok says that it has
-// written it.
-func (e *evaluation) ownKV(key []byte) (kv *mvccpb.KeyValue, ok bool) {
-	own := e.own[string(key)]
-	if own == nil {
-		return nil, false
+// one is a single key, if it exists, as the operation at hand sees it.
+func (e *evaluation) one(key []byte) []*mvccpb.KeyValue {
+	if own, ok := e.own[string(key)]; ok {
+		if own.deleted {
+			return nil
+		}
+		return []*mvccpb.KeyValue{e.ownKV(key, own)}
 	}
-	if own.deleted {
-		return nil, true
+	v := e.get(key)
+	if v.KV == nil {
+		return nil
 	}
+	if v.ModUnknown || v.CreateUnknown {
+		e.needOrdered = true
+	}
+	return []*mvccpb.KeyValue{copyOf(v.KV)}
+}
+
+// several answers for a span. What lies behind the limit is counted, not kept.
+func (e *evaluation) several(req *pb.RangeRequest) *pb.RangeResponse {
+	var kvs []*mvccpb.KeyValue
+	for key, own := range e.own { // sorted below
+		if !own.deleted && mvcc.Contains(req.Key, Bound(req.Key, req.RangeEnd), []byte(key)) {
+			kvs = append(kvs, e.ownKV([]byte(key), own))
+		}
+	}
+	mine := len(kvs)
+	keep := math.MaxInt
+	if mine == 0 && !HasFilters(req) && DefaultOrder(req) {
+		if keep = 0; !req.CountOnly {
+			keep = enough(req)
+		}
+	}
+	count := int64(mine)
+	e.scan(req.Key, req.RangeEnd, func(kv *mvccpb.KeyValue) bool {
+		if _, ok := e.own[string(kv.Key)]; ok {
+			return true
+		}
+		if count++; len(kvs) < keep {
+			kvs = append(kvs, copyOf(kv))
+		}
+		return true
+	})
+	if mine > 0 {
+		slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
+	}
+	resp := e.arrange(req, kvs)
+	resp.Count = count
+	return resp
+}
+
+// arrange is Arrange; if some of the keys are own writes, it is repeated when their revision is known.
+func (e *evaluation) arrange(req *pb.RangeRequest, kvs []*mvccpb.KeyValue) *pb.RangeResponse {
+	own := false
+	for _, kv := range kvs {
+		own = own || kv.ModRevision == 0
+	}
+	if !own || req.CountOnly {
+		return Arrange(req, kvs)
+	}
+	resp := &pb.RangeResponse{}
+	e.r.lists = append(e.r.lists, list{req, kvs, resp})
+	return resp
+}
+
+func copyOf(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{
+		Key: kv.Key, Value: kv.Value, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version, Lease: kv.Lease,
+	}
+}
+
+// ownKV is a key that the request itself has put. Its revision is left open.
+func (e *evaluation) ownKV(key []byte, own ownWrite) *mvccpb.KeyValue {
 	before := e.get(key)
 	if before.CreateUnknown {
 		e.needOrdered = true
 	}
-	kv = &mvccpb.KeyValue{Key: own.kv.Key, Value: own.kv.Value, Lease: own.kv.Lease, Version: 1}
-	created := before.KV == nil
-	if !created {
+	kv := &mvccpb.KeyValue{Key: bytes.Clone(key), Value: own.value, Lease: int64(own.lease), Version: 1}
+	if before.KV != nil {
 		kv.Version, kv.CreateRevision = before.KV.Version+1, before.KV.CreateRevision
 	}
-	e.r.own = append(e.r.own, pending{kv, created})
-	return kv, true
+	e.r.own = append(e.r.own, pending{kv, before.KV == nil})
+	return kv
 }
 
 // Arrange makes etcd's answer to a range request, header aside, of all the keys in its span, in ascending order: filters,
-// order, limit, count. The keys may be changed.
+// order, limit, count. The keys, and the slice of them, may be changed.
 func Arrange(req *pb.RangeRequest, kvs []*mvccpb.KeyValue) *pb.RangeResponse {
 	resp := &pb.RangeResponse{Count: int64(len(kvs))}
 	if req.CountOnly {
 		return resp
+	}
+	if sortsFirst(req) && !HasFilters(req) && req.Limit > 0 && len(kvs) > enough(req) {
+		kvs = kvs[:enough(req)]
 	}
 	resp.Kvs = Select(req, kvs)
 	if req.Limit > 0 && int64(len(resp.Kvs)) > req.Limit {
@@ -259,9 +306,26 @@ func Arrange(req *pb.RangeRequest, kvs []*mvccpb.KeyValue) *pb.RangeResponse {
 	if req.KeysOnly {
 		for _, kv := range resp.Kvs {
 			kv.Value = nil
+			if req.SortTarget != pb.RangeRequest_VALUE {
+				kv.Lease = 0 // etcd answers from its index, which has no leases
+			}
 		}
 	}
 	return resp
+}
+
+// enough is how many keys tell whether there are more than the limit.
+func enough(req *pb.RangeRequest) int {
+	if req.Limit <= 0 || req.Limit >= math.MaxInt {
+		return math.MaxInt
+	}
+	return int(req.Limit) + 1
+}
+
+// sortsFirst tells whether the request names a target but no order. etcd sorts the answer then, after it has cut off what
+// is behind the limit in the order of keys.
+func sortsFirst(req *pb.RangeRequest) bool {
+	return req.SortTarget != pb.RangeRequest_KEY && req.SortOrder == pb.RangeRequest_NONE
 }
 
 // Select filters and sorts keys that come in ascending order as a range request says; limit and keys_only are the caller's. Keys that
