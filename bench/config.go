@@ -54,8 +54,8 @@ func (c *config) register(f *flag.FlagSet, nodes, ranges string, valueSize int) 
 	f.StringVar(&c.etcdFlags, "etcd-flags", "", "more flags for etcd's nodes, separated by spaces")
 	f.StringVar(&c.nodesText, "nodes", nodes, "numbers of nodes, comma-separated")
 	f.StringVar(&c.rangesText, "ranges", ranges, "numbers of ranges (braid), comma-separated")
-	f.StringVar(&c.dir, "dir", "", "folder for the data folders, such as the mount point of a slow file system (default: temporary)")
-	f.StringVar(&c.diskStats, "disk-stats", "", "URL of a slow disk's /stats, to print fsyncs per operation")
+	f.StringVar(&c.dir, "dir", "", "folders for the data, comma-separated, the nodes in turn: such as the mount points of slow file systems (default: temporary)")
+	f.StringVar(&c.diskStats, "disk-stats", "", "URLs of slow disks' /stats, comma-separated, to print fsyncs per operation")
 	f.IntVar(&c.valueSize, "value-size", valueSize, "bytes of a value")
 	f.IntVar(&c.conns, "conns", 2, "connections to each node")
 	f.StringVar(&c.target, "target", "spread", "where requests go: spread (all nodes in turn), leader, or first")
@@ -83,9 +83,6 @@ func (c *config) resolve(ctx context.Context) error {
 	}
 	if !slices.Contains([]string{"spread", "leader", "first"}, c.target) {
 		return fmt.Errorf("--target: %q is none of spread, leader, first", c.target)
-	}
-	if c.dir == "" {
-		c.dir = os.TempDir()
 	}
 	built := map[servers.Kind]string{}
 	for i, kind := range []string{c.a, c.b} {
@@ -131,12 +128,12 @@ func numbers(text string) ([]int, error) {
 
 // start starts a fresh cluster of a side. The function that it returns stops the cluster and removes its data.
 func (c *config) start(ctx context.Context, s side, nodes, ranges int) (*servers.Cluster, func(), error) {
-	dir, err := os.MkdirTemp(c.dir, "braid-bench-")
+	dirs, err := c.folders()
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a data folder: %w", err)
+		return nil, nil, err
 	}
 	cl, err := servers.New(servers.Config{
-		Kind: s.Kind, Binary: s.Binary, Nodes: nodes, Dir: dir, SplitKeys: splitKeys(ranges),
+		Kind: s.Kind, Binary: s.Binary, Nodes: nodes, Dir: dirs[0], DataDirs: dirs, SplitKeys: splitKeys(ranges),
 		Flags: slices.Concat(c.serverFlags, s.Flags),
 	})
 	if err != nil {
@@ -147,10 +144,12 @@ func (c *config) start(ctx context.Context, s side, nodes, ranges int) (*servers
 			fmt.Fprintf(os.Stderr, "stopping %s: %v\n", s.Kind, err)
 		}
 		cl.Close()
-		if !c.keep {
-			_ = os.RemoveAll(dir) // a folder of ours; what cannot be removed is only space
-		} else {
-			fmt.Fprintf(os.Stderr, "kept: %s\n", dir)
+		for _, d := range dirs {
+			if c.keep {
+				fmt.Fprintf(os.Stderr, "kept: %s\n", d)
+			} else {
+				_ = os.RemoveAll(d) // a folder of ours; what cannot be removed is only space
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.startLimit)
@@ -160,4 +159,17 @@ func (c *config) start(ctx context.Context, s side, nodes, ranges int) (*servers
 		return nil, nil, fmt.Errorf("starting %s: %w", s.Kind, err)
 	}
 	return cl, stop, nil
+}
+
+// folders makes a fresh folder in each folder of --dir.
+func (c *config) folders() ([]string, error) {
+	var dirs []string
+	for _, d := range strings.Split(c.dir, ",") { // an empty one is the system's temporary folder
+		made, err := os.MkdirTemp(d, "braid-bench-")
+		if err != nil {
+			return nil, fmt.Errorf("making a data folder: %w", err)
+		}
+		dirs = append(dirs, made)
+	}
+	return dirs, nil
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -188,23 +189,35 @@ func (c *compare) snapshot(ctx context.Context, cl *servers.Cluster, at time.Tim
 	return f, err
 }
 
-// syncs asks a slow disk how often it was synced; -1 without a URL.
-func syncs(ctx context.Context, url string) (int64, error) {
-	if url == "" {
+// syncs asks the slow disks how often they were synced; -1 without a URL.
+func syncs(ctx context.Context, urls string) (int64, error) {
+	if urls == "" {
 		return -1, nil
 	}
+	var sum int64
+	for _, url := range strings.Split(urls, ",") {
+		n, err := diskSyncs(ctx, url)
+		if err != nil {
+			return -1, fmt.Errorf("--disk-stats: %w", err)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func diskSyncs(ctx context.Context, url string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return -1, fmt.Errorf("--disk-stats: %w", err)
+		return 0, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return -1, fmt.Errorf("--disk-stats: %w", err)
+		return 0, err
 	}
 	defer resp.Body.Close()
 	var body struct{ Syncs int64 }
 	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
-		return -1, fmt.Errorf("--disk-stats: %w", err)
+		return 0, fmt.Errorf("%s: %w", url, err)
 	}
 	return body.Syncs, nil
 }

@@ -18,6 +18,9 @@ type Config struct {
 	Nodes  int
 	// Dir is the folder that holds the nodes' data folders and logs. The caller removes it.
 	Dir string
+	// DataDirs, if there are any, hold the data folders in place of Dir, node after node in turn: one disk for each. They
+	// must be empty or new; the caller removes them too.
+	DataDirs []string
 	// SplitKeys cut the key space into ranges at the first start; etcd ignores them.
 	SplitKeys []string
 	// Flags are added to every node's command line.
@@ -43,6 +46,9 @@ func New(cfg Config) (*Cluster, error) {
 			Name: fmt.Sprintf("n%d", i+1), Client: ports[2*i], Peer: ports[2*i+1],
 			Data: filepath.Join(cfg.Dir, fmt.Sprintf("n%d.data", i+1)), Log: filepath.Join(cfg.Dir, fmt.Sprintf("n%d.log", i+1)),
 			binary: cfg.Binary,
+		}
+		if len(cfg.DataDirs) > 0 {
+			n.Data = filepath.Join(cfg.DataDirs[i%len(cfg.DataDirs)], n.Name+".data")
 		}
 		if err := os.MkdirAll(n.Data, 0o700); err != nil {
 			return nil, fmt.Errorf("making the data folder of %s: %w", n.Name, err)
