@@ -14,10 +14,12 @@ type Config struct {
 	// Descriptor is the range's, from the order state. It is not changed.
 	Descriptor *braidpb.RangeDescriptor
 	Node       ids.NodeID
-	Limits     Limits
-	Timing     Timing
-	Mutation   Mutation
-	Logger     *slog.Logger
+	// Incarnation is unique among all starts of this node's process: answers meant for an earlier one are told by it.
+	Incarnation uint64
+	Limits      Limits
+	Timing      Timing
+	Mutation    Mutation
+	Logger      *slog.Logger
 }
 
 // Limits bound what a replica holds in memory and does at once. At a limit, requests are refused with CodeOverloaded

@@ -83,7 +83,7 @@ type view struct {
 	r       *Replica
 	p       *pending
 	touched bool // an unordered write was read
-	foreign bool // one that was stamped unlike the request
+	foreign bool // one was stamped unlike the request, so that it may be void though the request is not
 	err     error
 }
 
@@ -95,29 +95,26 @@ func (v *view) Get(key []byte) (eval.Value, error) {
 		return eval.Value{}, err
 	}
 	out := eval.Value{KV: kv}
-	if u := v.r.leader.overlay.get(key); u != nil {
+	if c := v.r.leader.overlay.get(key); c != nil {
 		v.touched = true
-		v.foreign = v.foreign || u.gen != v.p.req.Generation || u.auth != v.p.req.AuthRevision
-		overlaid(&out, u)
+		u := c.newest
+		v.foreign = v.foreign || u.gen != v.p.req.Generation || u.auth != v.p.req.AuthRevision || c.mixed()
+		overlaid(&out, c)
 	}
 	return out, nil
 }
 
-// overlaid puts the unordered writes to a key, of which u is the newest, on top of its applied state. Its revisions are those of
-// the future, so they are unknown; all else is known.
-func overlaid(out *eval.Value, u *unordered) {
+// overlaid puts the unordered writes to a key on top of its applied state. Its revisions are those of the future, so they are
+// unknown; all else is known.
+func overlaid(out *eval.Value, c *chain) {
+	u := c.newest
 	if u.delete {
 		*out = eval.Value{}
 		return
 	}
-	versions := int64(1)
-	oldest := u.older
-	for ; oldest != nil && !oldest.delete; oldest = oldest.older {
-		versions++
-	}
+	versions, created := c.versions()
 	kv := &mvccpb.KeyValue{Key: u.key, Value: u.value, Lease: int64(u.lease), Version: versions}
-	created := out.KV == nil || oldest != nil
-	if !created {
+	if created = created || out.KV == nil; !created {
 		kv.Version += out.KV.Version
 		kv.CreateRevision = out.KV.CreateRevision
 	}

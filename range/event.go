@@ -23,6 +23,7 @@ type Flushed struct{ Mark FlushMark }
 type FlushMark struct {
 	Index    ids.Index    // ordered cursor
 	Frontier ids.Position // last item applied
+	Seq      ids.Seq      // last seq applied
 	// Compacted is the revision through which the compaction walk is done.
 	Compacted ids.Revision
 }

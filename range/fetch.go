@@ -17,6 +17,7 @@ type fetch struct {
 	min     ids.Position // the state's frontier must be at or past it
 	index   ids.Index    // and its ordered index
 	done    func(*SnapMeta)
+	cursor  cursor // of the state, told with each chunk
 	imp     Importer
 	chunk   uint64 // wanted next
 	busy    bool   // a job has imp
@@ -86,14 +87,18 @@ func (r *Replica) startRefill() {
 }
 
 func (r *Replica) beginFetch(f *fetch) {
-	r.fetches++
-	f.id = r.fetches
 	r.fetch = f
 	r.askChunk()
 }
 
 func (r *Replica) askChunk() {
 	f := r.fetch
+	if f.chunk == 0 {
+		// A request for the first chunk may fix another state at the sender. Chunks of different states must not be mixed, so it
+		// has an ID of its own, which no earlier process of this node has used either.
+		r.fetches++
+		f.id = r.cfg.Incarnation + r.fetches*0x9e3779b97f4a7c15
+	}
 	f.idle = 0
 	f.letters++
 	r.host.SendStateRequest(f.from, &braidpb.StateRequest{
@@ -114,6 +119,14 @@ func (r *Replica) takeChunk(e StateChunk) {
 		}
 		return // asked again after a while
 	}
+	switch c := cursorOf(e.M.Cursor); {
+	case f.chunk == 0:
+		f.cursor = c
+	case f.cursor != c:
+		r.logger.Warn("state has changed on the way", "from", e.From.String())
+		r.failFetch()
+		return
+	}
 	if f.imp == nil {
 		imp, err := r.host.Import(r.start, r.end, r.id)
 		if err != nil {
@@ -122,8 +135,8 @@ func (r *Replica) takeChunk(e StateChunk) {
 		}
 		f.imp = imp
 	}
-	if e.M.Last {
-		if c := cursorOf(e.M.Cursor); c.frontier < f.min || c.index < f.index || c.frontier < r.cursor.frontier {
+	if f.chunk == 0 {
+		if c := f.cursor; c.frontier < f.min || c.index < f.index || c.frontier < r.cursor.frontier {
 			r.logger.Error("state is not what was asked for", "from", e.From.String(), "frontier", uint64(c.frontier), "index", uint64(c.index))
 			r.failFetch()
 			return
@@ -187,6 +200,9 @@ func (r *Replica) takeOver(f *fetch) {
 	}
 	r.logger.Info("state installed", "from", f.from.String(), "index", uint64(r.cursor.index), "seq", uint64(r.cursor.seq), "frontier", uint64(r.cursor.frontier))
 	r.writer = mvcc.NewWriter(r.host.Data())
+	if r.leader.reporting = false; r.role.IsLeader {
+		r.host.ProgressReset(r.id)
+	}
 	r.walk = walk{running: r.walk.running}
 	r.trimWindow(seq)
 	r.keepTxns(&old)
@@ -203,6 +219,7 @@ func (r *Replica) takeOver(f *fetch) {
 		f.done(&SnapMeta{Index: r.cursor.index, Term: r.cursor.term, Conf: r.conf})
 	}
 	r.giveAnswers()
+	r.startReporting()
 	r.startRefill()
 }
 

@@ -17,6 +17,8 @@ type leader struct {
 	// the log then. ready is set once the ordered cursor is at or past it (O5).
 	own   ids.Index
 	ready bool
+	// reporting: what is delivered is reported to the order leader at once.
+	reporting bool
 	// dropping: a proposal was dropped. Nothing is proposed before the next tick.
 	dropping bool
 
@@ -36,8 +38,8 @@ type leader struct {
 }
 
 func (l *leader) reset() {
-	live, tokens := l.live, l.tokens
-	*l = leader{latches: latch.New(), holders: map[latch.ID]*pending{}, overlay: newOverlay(), locks: map[ids.TxnID]*lock{}, live: live, tokens: tokens}
+	live, tokens, reporting := l.live, l.tokens, l.reporting
+	*l = leader{latches: latch.New(), holders: map[latch.ID]*pending{}, overlay: newOverlay(), locks: map[ids.TxnID]*lock{}, live: live, tokens: tokens, reporting: reporting}
 }
 
 // idle tells that no request waits and no lock is held.
@@ -129,13 +131,14 @@ func (r *Replica) Role(role Role) {
 		for _, x := range r.txns.list {
 			x.since = r.now
 		}
-		r.reportWindow()
+		r.startReporting()
 	}
 }
 
 // resign gives up what only a leader has. What is not proposed is certainly not done.
 func (r *Replica) resign() {
 	r.host.ProgressReset(r.id)
+	r.leader.reporting = false
 	r.forgetLatches()
 	for p := r.leader.live.first; p != nil; {
 		next := p.next

@@ -37,6 +37,10 @@ type Replica struct {
 	batch    *pebble.Batch
 	answers  []answer // of the batch under construction
 
+	// loadedAt is the frontier of the state that was loaded last. The node's order state may be behind it, after an
+	// import.
+	loadedAt ids.Position
+
 	// appliedRev is below the revision of whatever is not applied. It may lag behind.
 	appliedRev ids.Revision
 
@@ -49,6 +53,7 @@ type Replica struct {
 	walk   walk
 
 	export  []*export    // states on their way to others
+	begun   []begun      // exports of late
 	fetch   *fetch       // a state on its way to us
 	fetches uint64       // fetches begun, for their IDs
 	refill  ids.Position // if not zero: items up to here are missing, and a fetch must bring what they did
@@ -87,6 +92,7 @@ func New(c Config, h Host) (*Replica, StartInfo, error) {
 	if err := r.load(); err != nil {
 		return nil, StartInfo{}, fmt.Errorf("ranges: %w", err)
 	}
+	r.window.delivered, r.window.resync = r.cursor.seq, true
 	r.front = NewFrontier(r.cursor.frontier)
 	r.mark()
 	info := StartInfo{Applied: r.cursor.index, AppliedTerm: r.cursor.term, Conf: r.conf}
@@ -108,6 +114,7 @@ func (r *Replica) load() error {
 	if l.conf != nil {
 		r.conf, r.confTerm = confState(l.conf), ids.Term(l.conf.Term)
 	}
+	r.loadedAt = r.cursor.frontier
 	return r.txns.load(l)
 }
 
@@ -120,7 +127,7 @@ func (r *Replica) FlushMark() FlushMark { return *r.marks.Load() }
 
 // mark publishes the cursor for FlushMark.
 func (r *Replica) mark() {
-	r.marks.Store(&FlushMark{Index: r.cursor.index, Frontier: r.cursor.frontier, Compacted: r.cursor.compacted})
+	r.marks.Store(&FlushMark{Index: r.cursor.index, Frontier: r.cursor.frontier, Seq: r.cursor.seq, Compacted: r.cursor.compacted})
 }
 
 // Handle takes events; see event.go.
@@ -177,6 +184,7 @@ func (r *Replica) Flush() {
 	if r.failed {
 		return
 	}
+	r.startReporting()
 	r.becomeReady()
 	r.startWalk()
 	r.proposeBuilt()

@@ -22,6 +22,15 @@ type export struct {
 	conf   *braidpb.ConfRecord
 }
 
+// begun names an export that was begun: there is only one for an ID.
+type begun struct {
+	to ids.NodeID
+	id uint64
+}
+
+// maxBegun is how many are remembered.
+const maxBegun = 64
+
 // exported is what a job has read.
 type exported struct {
 	x            *export
@@ -107,10 +116,21 @@ func (r *Replica) beginExport(e StateRequest) string {
 	if r.cursor.frontier < ids.Position(e.M.MinFrontier) {
 		return refuseBehind
 	}
-	for _, x := range r.export {
-		if x.to == e.From {
-			r.endExport(x) // the receiver has begun anew
+	for _, b := range r.begun {
+		if b == (begun{e.From, e.M.Id}) {
+			return refuseUnknown // a letter that came twice
 		}
+	}
+	for _, x := range r.export {
+		if x.to != e.From || x.gone {
+			continue
+		}
+		if x.chunk == 0 && x.cursor.Frontier >= e.M.MinFrontier {
+			r.noteBegun(e)
+			r.renameExport(x, e.M.Id)
+			return ""
+		}
+		r.endExport(x) // the receiver has begun anew
 	}
 	if !r.presentable() || len(r.export) >= r.cfg.Limits.MaxExports {
 		return refuseBusy
@@ -120,10 +140,27 @@ func (r *Replica) beginExport(e StateRequest) string {
 		r.fail("exporting the state", err)
 		return refuseBusy
 	}
+	r.noteBegun(e)
 	x := &export{to: e.From, id: e.M.Id, x: src, cursor: r.cursor.proto(), conf: confRecord(&r.conf, r.confTerm)}
 	r.export = append(r.export, x)
 	r.readChunk(x)
 	return ""
+}
+
+func (r *Replica) noteBegun(e StateRequest) {
+	if r.begun = append(r.begun, begun{e.From, e.M.Id}); len(r.begun) > maxBegun {
+		r.begun = r.begun[1:]
+	}
+}
+
+// renameExport goes on under another ID with an export of which the receiver has not taken the first chunk: it was not quick enough.
+func (r *Replica) renameExport(x *export, id uint64) {
+	x.id, x.idle = id, 0
+	if x.busy {
+		return
+	}
+	x.made = &braidpb.StateChunk{Id: id, Keys: x.made.Keys, Values: x.made.Values, Last: x.made.Last, Cursor: x.cursor, Conf: x.conf}
+	r.host.SendStateChunk(x.to, x.made)
 }
 
 func (r *Replica) readChunk(x *export) {
@@ -148,9 +185,8 @@ func (r *Replica) hasExported(e exported) {
 		r.endExport(x)
 		return
 	}
-	x.made = &braidpb.StateChunk{Id: x.id, Chunk: x.chunk, Keys: e.keys, Values: e.values, Last: e.done}
-	if e.done {
-		x.made.Cursor, x.made.Conf = x.cursor, x.conf
+	x.made = &braidpb.StateChunk{
+		Id: x.id, Chunk: x.chunk, Keys: e.keys, Values: e.values, Last: e.done, Cursor: x.cursor, Conf: x.conf,
 	}
 	r.host.SendStateChunk(x.to, x.made)
 }

@@ -198,8 +198,13 @@ func (r *Replica) deliverWrites(e *Entry, w *writes, rep *reporter) error {
 	return rd.err
 }
 
-// reportWindow reports everything that is delivered and not applied: what a new leader has to do.
-func (r *Replica) reportWindow() {
+// startReporting reports everything that is delivered and not applied: what a new leader has to do. Reports begin at what the
+// node's order state has ordered or below; so they wait if that is behind the state that was loaded here.
+func (r *Replica) startReporting() {
+	if r.leader.reporting || !r.role.IsLeader || r.host.OrderView().Position < r.loadedAt {
+		return
+	}
+	r.leader.reporting = true
 	var rep reporter
 	seq := r.cursor.seq
 	for i := range r.window.entries.Len() {
@@ -251,7 +256,7 @@ func (rep *reporter) lease(s ids.Seq, l ids.LeaseID) {
 }
 
 func (rep *reporter) flush(r *Replica) {
-	if rep.p.Through > rep.p.From && r.role.IsLeader {
+	if rep.p.Through > rep.p.From && r.leader.reporting {
 		r.host.Progress(rep.p)
 	}
 	rep.p = Progress{}
