@@ -180,8 +180,8 @@ func newFake(t testing.TB, w *world, splits ...string) *fake {
 	f.view = &order.View{
 		Position: 1, Revision: 1, Initialised: true, ClusterID: 0xc1, Term: 7, Leader: 3, Routing: f.routing(1, splits...),
 		Members: []*braidpb.Member{
-			{Id: 1, Name: "a", PeerUrls: []string{"http://a:2380"}, ClientUrls: []string{"http://a:2379"}},
-			{Id: 3, Name: "c", PeerUrls: []string{"http://c:2380"}, IsLearner: true},
+			{Id: 1, Name: "a", PeerUrls: []string{"http://a:2380"}, ClientUrls: []string{"http://a:2379"}, IsLearner: true},
+			{Id: 3, Name: "c", PeerUrls: []string{"http://c:2380"}},
 		},
 	}
 	return f
