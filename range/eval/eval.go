@@ -12,6 +12,7 @@ package eval
 
 import (
 	"bytes"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -74,6 +75,7 @@ type Result struct {
 
 	headers []header
 	own     []pending
+	lists   []list
 }
 
 // header is a header to be filled in; late ones come after a write of the request.
@@ -86,6 +88,14 @@ type header struct {
 type pending struct {
 	kv      *mvccpb.KeyValue
 	created bool
+}
+
+// list is a range read over the request's own writes. Filters and orders may ask for their revisions, so what of them is in
+// the answer is known only with the revision.
+type list struct {
+	req  *pb.RangeRequest
+	kvs  []*mvccpb.KeyValue // the whole span
+	resp *pb.RangeResponse
 }
 
 // SetRevision fills in the revision: the one that the writes have got or, for a request that changes nothing, the one it
@@ -102,6 +112,10 @@ func (r *Result) SetRevision(rev ids.Revision) {
 		if p.created {
 			p.kv.CreateRevision = int64(rev)
 		}
+	}
+	for _, l := range r.lists {
+		arranged := Arrange(l.req, slices.Clone(l.kvs))
+		l.resp.Kvs, l.resp.More, l.resp.Count = arranged.Kvs, arranged.More, arranged.Count
 	}
 }
 
@@ -133,16 +147,17 @@ func Bound(key, rangeEnd []byte) (end []byte) {
 type evaluation struct {
 	v           View
 	r           *Result
-	own         map[string]*ownWrite // the request's own writes, by key
-	path        []bool               // which branch each transaction takes, in order of appearance
+	own         map[string]ownWrite // the request's own writes, by key; nil if no operation comes after one
+	path        []bool              // which branch each transaction takes, in order of appearance
 	needOrdered bool
 	err         error // of the view
 }
 
+// ownWrite is what a key has become by the request itself.
 type ownWrite struct {
-	kv      *mvccpb.KeyValue // nil: deleted
-	created bool
 	deleted bool
+	value   []byte
+	lease   ids.LeaseID
 }
 
 // Put evaluates a put. The request has been validated.
@@ -171,12 +186,12 @@ func Txn(v View, req *pb.TxnRequest) Result {
 		e.checkTxn(req, &rest)
 	}
 	if e.open() {
+		if ops := branch(req, e.path[0]); len(ops) > 1 || len(ops) == 1 && ops[0].GetRequestTxn() != nil {
+			e.own = map[string]ownWrite{}
+		}
 		rest := e.path
 		e.r.Txn = e.txn(req, &rest)
-		e.r.headers = append(e.r.headers, header{e.r.Txn.Header, true})
-		if len(e.r.Writes) == 0 {
-			e.r.headers[len(e.r.headers)-1].late = false
-		}
+		e.r.headers = append(e.r.headers, header{e.r.Txn.Header, len(e.r.Writes) > 0})
 	}
 	return e.result()
 }
@@ -204,7 +219,7 @@ func (e *evaluation) header() *pb.ResponseHeader {
 // get is a key as the operation at hand sees it.
 func (e *evaluation) get(key []byte) Value {
 	v, err := e.v.Get(key)
-	if err != nil {
+	if err != nil && e.err == nil {
 		e.err = err
 	}
 	return v
@@ -242,16 +257,19 @@ func (e *evaluation) put(req *pb.PutRequest) *pb.PutResponse {
 	e.r.Writes = append(e.r.Writes, w)
 	resp.Header = e.header()
 	if e.own != nil {
-		e.own[string(req.Key)] = &ownWrite{}
-		e.own[string(req.Key)].kv = &mvccpb.KeyValue{Key: w.Key, Value: w.Value, Lease: int64(w.Lease)}
+		e.own[string(req.Key)] = ownWrite{value: w.Value, lease: w.Lease}
 	}
 	return resp
 }
 
 func (e *evaluation) deleteRange(req *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	resp := &pb.DeleteRangeResponse{}
-	one := func(kv *mvccpb.KeyValue) {
-		w := Write{Key: kv.Key, Delete: true, Sub: uint32(len(e.r.Writes))}
+	// Puts and deletions of one transaction never overlap (router/check), so of the own writes only deletions matter.
+	one := func(key []byte) {
+		if e.own[string(key)].deleted {
+			return
+		}
+		w := Write{Key: key, Delete: true, Sub: uint32(len(e.r.Writes))}
 		if req.PrevKv {
 			i := len(resp.PrevKvs)
 			resp.PrevKvs = append(resp.PrevKvs, nil)
@@ -260,32 +278,30 @@ func (e *evaluation) deleteRange(req *pb.DeleteRangeRequest) *pb.DeleteRangeResp
 		e.r.Writes = append(e.r.Writes, w)
 		resp.Deleted++
 		if e.own != nil {
-			e.own[string(kv.Key)] = &ownWrite{deleted: true}
+			e.own[string(key)] = ownWrite{deleted: true}
 		}
 	}
 	if len(req.RangeEnd) == 0 {
-		if own := e.own[string(req.Key)]; own == nil || !own.deleted {
-			if v := e.get(req.Key); v.KV != nil {
-				one(&mvccpb.KeyValue{Key: req.Key})
-			}
+		if e.get(req.Key).KV != nil {
+			one(req.Key)
 		}
-	} else if end := Bound(req.Key, req.RangeEnd); len(end) == 0 || bytes.Compare(req.Key, end) < 0 {
-		// Puts and deletions of one transaction never overlap (router/check), so only own deletions matter.
-		e.scan(req.Key, end, func(kv *mvccpb.KeyValue) {
-			if own := e.own[string(kv.Key)]; own == nil || !own.deleted {
-				one(kv)
-			}
+	} else {
+		e.scan(req.Key, req.RangeEnd, func(kv *mvccpb.KeyValue) bool {
+			one(kv.Key)
+			return true
 		})
 	}
 	resp.Header = e.header()
 	return resp
 }
 
-func (e *evaluation) scan(start, end []byte, visit func(*mvccpb.KeyValue)) {
-	err := e.v.Scan(start, end, func(kv *mvccpb.KeyValue) (bool, error) {
-		visit(kv)
-		return true, nil
-	})
+// scan visits the keys of etcd's span, until visit says false. There are none if it ends before it begins.
+func (e *evaluation) scan(key, rangeEnd []byte, visit func(*mvccpb.KeyValue) bool) {
+	end := Bound(key, rangeEnd)
+	if len(end) > 0 && bytes.Compare(key, end) >= 0 {
+		return
+	}
+	err := e.v.Scan(key, end, func(kv *mvccpb.KeyValue) (bool, error) { return visit(kv), nil })
 	if err != nil && e.err == nil {
 		e.err = err
 	}
@@ -356,7 +372,7 @@ func (s *Spans) txn(req *pb.TxnRequest) {
 		for _, op := range ops {
 			switch o := op.Request.(type) {
 			case *pb.RequestOp_RequestRange:
-				if o.RequestRange.Revision == 0 {
+				if o.RequestRange.Revision <= 0 {
 					s.read(o.RequestRange.Key, o.RequestRange.RangeEnd)
 				}
 			case *pb.RequestOp_RequestPut:
@@ -370,7 +386,8 @@ func (s *Spans) txn(req *pb.TxnRequest) {
 	}
 }
 
-// ReadOnly tells whether a transaction cannot write, whatever its compares say.
+// ReadOnly tells whether a transaction cannot write, whatever its compares say. (etcd takes one with a nested
+// transaction for a writing one, which no client can tell.)
 func ReadOnly(req *pb.TxnRequest) bool {
 	for _, ops := range [2][]*pb.RequestOp{req.Success, req.Failure} {
 		for _, op := range ops {
