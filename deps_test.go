@@ -26,12 +26,14 @@ storage < mvcc;
 proto, storage/key < order;
 storage/key, internal/invariant < storage/raftlog;
 storage/raftlog < raftgroup;
-mvcc < range/eval;
-order, mvcc, storage, range/latch, range/eval < range;
+mvcc < storage/transfer;               # what a range's state consists of
+mvcc, range/latch < range/eval;
+order, mvcc, storage, range/eval < range;
 proto < peer;
+proto, internal/ids < peer/peertest;
 range, order, router/check < router;
 internal/ids < internal/cluster;
-router, raftgroup, peer, storage, internal/cluster < node;
+router, raftgroup, peer, storage/transfer, internal/cluster < node;
 node, clientapi, internal/logjson, internal/cluster < cmd/braid;
 node, sim/check < sim;
 
@@ -43,39 +45,21 @@ raftgroup !< range, router;              # they see interfaces, node plugs it in
 
 // thirdParty says which packages may import a module directly (prefix match).
 var thirdParty = map[string][]string{
-	"github.com/cockroachdb/pebble/v2":       {"storage", "storage/key", "storage/raftlog", "mvcc", "order", "range", "router", "node", "raftgroup", "sim"},
-	"go.etcd.io/raft/v3":                     {"storage/raftlog", "raftgroup"},
-	"google.golang.org/grpc":                 {"router", "peer", "cmd/braid", "clientapi", "node", "proto", "router/check", "range", "range/eval", "order"},
-	"github.com/prometheus/client_golang":    {"cmd/braid", "clientapi", "node", "router"},
-	"github.com/anishathalye/porcupine":      {"sim/check"},
-	"github.com/hashicorp/serf":              {"placement/gossip"},
-	"github.com/spf13/cobra":                 {"cmd/braid"},
-	"go.etcd.io/etcd/api/v3":                 {"mvcc", "range", "range/eval", "router", "router/check", "node", "sim", "sim/check", "order", "storage", "clientapi", "cmd/braid"},
-	"github.com/cockroachdb/datadriven":      {},
-	"pgregory.net/rapid":                     {},
-	"go.uber.org/goleak":                     {},
-	"go.etcd.io/etcd/server/v3":              {},
-	"github.com/cockroachdb/errors":          {},
-	"github.com/cockroachdb/pebble":          {},
-	"github.com/gogo/protobuf":               {},
-	"github.com/golang/protobuf":             {},
-	"github.com/planetscale/vtprotobuf":      {},
-	"github.com/cockroachdb/errors/oserror":  {},
-	"go.uber.org/zap":                        {},
-	"k8s.io":                                 {},
-	"github.com/hashicorp/raft":              {},
-	"github.com/hashicorp/memberlist":        {"placement/gossip"},
-	"golang.org/x/exp":                       {},
-	"github.com/sirupsen/logrus":             {},
-	"github.com/pkg/errors":                  {},
-	"github.com/stretchr/testify":            {},
-	"github.com/spf13/viper":                 {},
-	"github.com/tidwall/btree":               {},
-	"github.com/google/uuid":                 {},
-	"github.com/cockroachdb/logtags":         {},
-	"github.com/cockroachdb/redact":          {},
-	"github.com/coreos/go-systemd":           {},
-	"github.com/grpc-ecosystem/grpc-gateway": {"clientapi", "router"},
+	"github.com/cockroachdb/pebble/v2":    {"storage", "storage/key", "storage/raftlog", "storage/transfer", "mvcc", "order", "range", "router", "node", "sim"},
+	"go.etcd.io/raft/v3":                  {"storage/raftlog", "raftgroup"},
+	"google.golang.org/grpc":              {"router", "router/check", "peer", "cmd/braid", "clientapi", "node", "proto"},
+	"github.com/prometheus/client_golang": {"cmd/braid", "clientapi", "node", "router"},
+	"github.com/anishathalye/porcupine":   {"sim/check"},
+	"go.etcd.io/etcd/api/v3":              {"mvcc", "range", "range/eval", "router", "router/check", "node", "sim", "sim/check", "clientapi", "cmd/braid"},
+	// Only for tests.
+	"github.com/cockroachdb/datadriven": {},
+	"github.com/google/go-cmp":          {},
+	"pgregory.net/rapid":                {},
+	"go.uber.org/goleak":                {},
+	// In the graph through others, not for our code.
+	"github.com/cockroachdb/errors": {},
+	"github.com/gogo/protobuf":      {},
+	"github.com/golang/protobuf":    {},
 }
 
 // core packages have no goroutines, clock, sockets, files or global randomness.
