@@ -16,7 +16,7 @@ import (
 // below what is flushed.
 const (
 	flushTicks    = 50       // by age
-	flushLogBytes = 32 << 20 // by the size of the Raft logs since the last flush
+	flushLogBytes = 16 << 20 // by the size of the Raft logs since the last flush
 )
 
 // flusher flushes the data engine by age and by the size of the Raft logs, and tells the machines what is durable then.

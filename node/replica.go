@@ -138,6 +138,9 @@ func (m *rangeMachine) Restore(from ids.NodeID, meta raftgroup.SnapMeta, done fu
 	})
 }
 
+// keepLogBytes is how much of a range's log stays for followers that lag; one that lags more gets the state instead.
+const keepLogBytes = 2 << 20
+
 // localRange is a range with a replica on this node.
 type localRange struct {
 	id      ids.RangeID
@@ -162,7 +165,7 @@ func (c *Core) addReplica(desc *braidpb.RangeDescriptor) error {
 	h := &rangeHost{c: c, id: id, desc: desc}
 	replica, start, err := ranges.New(ranges.Config{
 		Descriptor: desc, Node: c.cfg.Self, Mutation: c.cfg.Mutation.Range, Logger: c.cfg.Logger.With("range", uint64(id)),
-		Limits: ranges.Limits{KeepEntries: c.cfg.SnapshotCount},
+		Limits: ranges.Limits{KeepEntries: c.cfg.SnapshotCount, KeepBytes: keepLogBytes},
 		Timing: ranges.Timing{ElectionTicks: c.cfg.ElectionTicks},
 	}, h)
 	if err != nil {

@@ -71,7 +71,7 @@ func Open(o Options) (*Engines, error) {
 		o.CacheBytes = 128 << 20
 	}
 	if o.MemTableBytes == 0 {
-		o.MemTableBytes = 16 << 20
+		o.MemTableBytes = 8 << 20
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -215,10 +215,11 @@ func (e *Engines) baseOptions() *pebble.Options {
 
 func (e *Engines) logOptions() *pebble.Options {
 	o := e.baseOptions()
-	o.MemTableSize = 16 << 20
+	// Entries are deleted soon after they were written (the data engine is flushed every few tens of megabytes of them), so most
+	// of what is in a memtable is dead when it is flushed, and what little gets out is not worth compacting soon.
+	o.MemTableSize = 48 << 20
 	o.MemTableStopWritesThreshold = 4
-	// Entries are deleted soon after they were written: most never leave the upper levels.
-	o.L0CompactionThreshold = 4
+	o.L0CompactionThreshold = 8
 	o.EnsureDefaults()
 	return o
 }
