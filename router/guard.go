@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/mvcc"
 	"github.com/braidkv/braid/router/check"
 )
@@ -147,10 +148,14 @@ func (s *Server) rangeMessage(ctx context.Context, r *pb.RangeRequest) (proto.Me
 	if l := (&listing{r: r}); len(r.RangeEnd) == 0 || r.CountOnly || !l.simple() {
 		return s.Range(ctx, r)
 	}
+	c := s.begin(ctx)
 	var out *encodedList
-	rev, err := s.begin(ctx).list(r, func(l *listing, it *mvcc.Iterator) (err error) {
-		out, err = l.encode(it)
-		return err
+	_, rev, err := c.read(r, func(at ids.Revision) error {
+		l := &listing{ctx: ctx, r: r}
+		return c.iterate(spanOf(r.Key, r.RangeEnd), at, func(it *mvcc.Iterator) (err error) {
+			out, err = l.encode(it)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, readError(err)

@@ -290,10 +290,9 @@ func TestListOfAGoneClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(bg)
 	var err error
 	g.call(func() {
-		_, err = g.s.begin(bg).list(all(), func(l *listing, it *mvcc.Iterator) error {
+		err = g.s.begin(bg).iterate(span{}, g.view.Revision, func(it *mvcc.Iterator) error {
 			cancel()
-			l.ctx = ctx
-			_, err := l.encode(it)
+			_, err := (&listing{ctx: ctx, r: all()}).encode(it)
 			return err
 		})
 	})

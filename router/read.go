@@ -20,10 +20,18 @@ func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	if err := check.Range(r); err != nil {
 		return nil, err
 	}
+	c := s.begin(ctx)
 	var resp *pb.RangeResponse
-	rev, err := s.begin(ctx).list(r, func(l *listing, it *mvcc.Iterator) (err error) {
-		resp, err = l.collect(it)
-		return err
+	_, rev, err := c.read(r, func(at ids.Revision) (err error) {
+		if len(r.RangeEnd) == 0 {
+			resp, err = c.get(r, at)
+			return err
+		}
+		l := &listing{ctx: ctx, r: r}
+		return c.iterate(spanOf(r.Key, r.RangeEnd), at, func(it *mvcc.Iterator) (err error) {
+			resp, err = l.collect(it)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, readError(err)
@@ -32,68 +40,88 @@ func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	return resp, nil
 }
 
-// list finds a revision for a range request, has read read it, and returns the store's revision at the time.
-func (c *call) list(r *pb.RangeRequest, read func(*listing, *mvcc.Iterator) error) (ids.Revision, error) {
-	it, _, rev, err := c.open(r)
-	if err != nil {
-		return 0, err
-	}
-	err = read(&listing{ctx: c.ctx, r: r}, it)
-	if cerr := it.Close(); err == nil {
-		err = cerr
-	}
-	return rev, err
-}
+// errCompacted says that the revision at hand has been compacted.
+var errCompacted = errors.New("router: revision has been compacted")
 
-// open finds the revisions of a range request (the one to be read and the store's) and opens an iterator on its span. The iterator is
-// opened before compaction is looked at, so that it cannot lose versions; a request that names no revision is not
-// told of a compaction but starts again.
-func (c *call) open(r *pb.RangeRequest) (it *mvcc.Iterator, at, rev ids.Revision, err error) {
-	sp := spanOf(r.Key, r.RangeEnd)
-	spans := []span{sp}
+// read finds the revisions of a range request, the one to be read and the store's, and has do read the former. Whatever do read with counts
+// only if its revision was not compacted by then: compaction is looked at afterwards, so that nothing can be pulled away under it.
+// A request that names no revision is not told of a compaction, but do is called again.
+func (c *call) read(r *pb.RangeRequest, do func(at ids.Revision) error) (at, rev ids.Revision, err error) {
+	spans := []span{spanOf(r.Key, r.RangeEnd)}
 	for {
-		rev, err = c.point(r.Serializable, spans)
-		if err != nil {
-			return nil, 0, 0, err
+		if rev, err = c.point(r.Serializable, spans); err != nil {
+			return 0, 0, err
 		}
 		at = rev
 		if r.Revision > 0 {
 			at = ids.Revision(r.Revision)
 		}
 		if at > rev {
-			return nil, 0, 0, rpctypes.ErrGRPCFutureRev
+			return 0, 0, rpctypes.ErrGRPCFutureRev
 		}
-		it, err = c.openAt(spans, at)
-		if err == nil || !errors.Is(err, errCompacted) || r.Revision > 0 {
-			return it, at, rev, err
+		compacted := c.s.b.View().CompactRevision
+		if at >= compacted {
+			if err = do(at); err != nil {
+				return 0, 0, err
+			}
+			if compacted, err = c.compacted(spans); err != nil {
+				return 0, 0, err
+			}
 		}
-		if err := c.over(); err != nil {
-			return nil, 0, 0, err
+		switch {
+		case at >= compacted:
+			return at, rev, nil
+		case r.Revision > 0:
+			return 0, 0, errCompacted
+		}
+		if err = c.over(); err != nil {
+			return 0, 0, err
 		}
 	}
 }
 
-// errCompacted says that the revision at hand has been compacted.
-var errCompacted = errors.New("router: revision has been compacted")
-
-// openAt opens an iterator over a span at a revision, which the local replicas have passed.
-func (c *call) openAt(spans []span, at ids.Revision) (*mvcc.Iterator, error) {
-	sp := spans[0]
+// iterate calls visit with an iterator over a span at a revision.
+func (c *call) iterate(sp span, at ids.Revision, visit func(*mvcc.Iterator) error) error {
 	if len(sp.end) > 0 && bytes.Compare(sp.start, sp.end) >= 0 {
-		sp.start = sp.end // nothing, but the revision is looked at
+		sp.start = sp.end // nothing
 	}
 	it, err := mvcc.NewIterator(c.s.b.Reader(), sp.start, sp.end, at)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	compacted, err := c.compacted(spans)
-	if err == nil && at < compacted {
-		err = errCompacted
+	err = visit(it)
+	if cerr := it.Close(); err == nil {
+		err = cerr
 	}
-	if err != nil {
-		return nil, errors.Join(err, it.Close())
+	return err
+}
+
+// get answers a request for one key, header aside.
+func (c *call) get(r *pb.RangeRequest, at ids.Revision) (*pb.RangeResponse, error) {
+	resp := &pb.RangeResponse{}
+	l := &listing{r: r}
+	if r.CountOnly || !l.valuesWanted() {
+		s, err := mvcc.GetState(c.s.b.Reader(), r.Key, at)
+		if err != nil || !s.Exists() {
+			return resp, err
+		}
+		if resp.Count = 1; !r.CountOnly && l.passes(s) {
+			s.Lease = 0
+			resp.Kvs = []*mvccpb.KeyValue{keyValue(r.Key, s, nil)}
+		}
+		return resp, nil
 	}
-	return it, nil
+	kv, err := mvcc.Get(c.s.b.Reader(), r.Key, at)
+	if err != nil || kv == nil {
+		return resp, err
+	}
+	if resp.Count = 1; l.passes(mvcc.KeyState{Create: ids.Revision(kv.CreateRevision), Mod: ids.Revision(kv.ModRevision)}) {
+		if r.KeysOnly {
+			kv.Value = nil
+		}
+		resp.Kvs = []*mvccpb.KeyValue{kv}
+	}
+	return resp, nil
 }
 
 // RangeStream serves KV.RangeStream: one revision, chunks in the order of keys; header, count and more come with the last.
@@ -113,33 +141,44 @@ const (
 )
 
 func (c *call) stream(r *pb.RangeRequest, send func(m any) error) error {
-	it, at, rev, err := c.open(r)
-	if err != nil {
-		return err
-	}
-	l := &listing{ctx: c.ctx, r: r, chunk: min(streamFirstBytes, c.s.cfg.MaxRequestBytes), inOrder: true}
-	spans := []span{spanOf(r.Key, r.RangeEnd)}
-	for {
-		out, err := l.encode(it)
-		if cerr := it.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
+	sp := spanOf(r.Key, r.RangeEnd)
+	var l *listing
+	var out *encodedList
+	chunk := func(at ids.Revision) error {
+		return c.iterate(sp, at, func(it *mvcc.Iterator) (err error) {
+			out, err = l.encode(it)
 			return err
-		}
-		if l.next == nil {
+		})
+	}
+	at, rev, err := c.read(r, func(at ids.Revision) error {
+		l = &listing{ctx: c.ctx, r: r, chunk: min(streamFirstBytes, c.s.cfg.MaxRequestBytes), inOrder: true}
+		return chunk(at)
+	})
+	for {
+		switch {
+		case err != nil:
+			return err
+		case l.next == nil:
 			out.head.Header = c.s.header(rev)
 			return send(&streamedList{out})
 		}
 		if err := send(&streamedList{out}); err != nil {
 			return err
 		}
-		l.chunk = min(streamChunkBytes, c.s.cfg.MaxRequestBytes)
-		spans[0].start = l.next
-		if it, err = c.openAt(spans, at); err != nil {
-			return err
+		l.chunk, sp.start = min(streamChunkBytes, c.s.cfg.MaxRequestBytes), l.next
+		if err = chunk(at); err == nil {
+			err = c.notCompacted(sp, at)
 		}
 	}
+}
+
+// notCompacted tells whether what was read of a span at a revision, before the call, is all of it.
+func (c *call) notCompacted(sp span, at ids.Revision) error {
+	compacted, err := c.compacted([]span{sp})
+	if err == nil && at < compacted {
+		err = errCompacted
+	}
+	return err
 }
 
 // view is the state at a revision, for evaluating what changes nothing.
