@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -18,8 +17,6 @@ type Config struct {
 	// RequestTicks bounds how long a request waits, whatever its client says, in calls of Tick (default 70; etcd: 5 s and two
 	// election time-outs).
 	RequestTicks int
-	// RequestTimeout is not looked at: the time of requests is counted in ticks.
-	RequestTimeout time.Duration
 	// LagTicks is how long a serializable read waits for a replica that lags before it takes a lower revision
 	// (default 2).
 	LagTicks int
