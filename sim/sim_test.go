@@ -10,10 +10,11 @@ import (
 )
 
 var (
-	seeds  = flag.Int("sim.seeds", 20, "how many seeds to run")
-	first  = flag.Uint64("sim.seed", 1, "the first seed")
-	budget = flag.Duration("sim.budget", 0, "run seeds until this much real time has passed, instead of a number of them")
-	trace  = flag.Bool("sim.log", false, "print everything that happens")
+	seeds      = flag.Int("sim.seeds", 20, "how many seeds to run")
+	first      = flag.Uint64("sim.seed", 1, "the first seed")
+	budget     = flag.Duration("sim.budget", 0, "run seeds until this much real time has passed, instead of a number of them")
+	allMutants = flag.Bool("sim.mutants", false, "look for every mutant")
+	trace      = flag.Bool("sim.log", false, "print everything that happens")
 )
 
 func runSeed(t *testing.T, o RunOptions) Result {
