@@ -4,21 +4,28 @@
 // W; R-R and W-W do not: the order of two blind writes is the order of their seqs. What cannot be granted waits, and who comes later and
 // conflicts with someone who waits, waits behind him, so nobody starves.
 //
-// A held latch becomes visible (Show) when its write has a seq and can be read by later evaluations. From then on it does not stand in
-// the way of requests of the same kind (Pipelined): their evaluation reads the unordered write, and their seq
-// comes later. It does stand in the way of all others: of range reads, which are evaluated on ordered state, and of locks, whose
+// A held latch becomes visible (Show) when its write has a seq and can be read by later evaluations. From then on it stands in the way of less: a
+// Pipelined request is evaluated on top of the unordered write, and whatever belongs to this range alone gets a later seq, so nothing that was
+// read is changed too early. Range reads (Single) are evaluated on ordered state, so they wait for the write. Locks are not helped at all: their
 // transaction may be ordered before the write.
 //
-//	             | held by a plain request   | visible                    | of a lock
-//	Pipelined    | R x W                     | never, and its R not at all | R x W
-//	Single       | R x W                     | its R x W of the other     | R x W      (its R x W of the visible one conflicts, its W x R does not)
-//	Lock         | R x W                     | R x W                      | R x W
+//	the younger is | the older waits, or is held | the older is visible
+//	Pipelined      | R x W                       | nothing
+//	Single         | R x W                       | W of the older x R of the younger
+//	Lock           | R x W                       | R x W
 //
-// A Set has no goroutines and is used by one. Keys and spans are kept, not copied: they must not change while the latch exists.
+// Locks and prepares are never shown.
+//
+// Single keys are what most requests latch: they cost a look into a hash table. A request that latches a span of keys is held against every
+// latch there is, and every request against those that latch spans; these are few.
+//
+// A Set has no goroutines and is used by one. Its answers are a function of the calls made. Keys and spans are kept, not copied: they must not
+// change while the latch exists. It has no limit of its own: its user bounds the requests.
 package latch
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 )
 
@@ -76,113 +83,33 @@ type latch struct {
 	id      ID
 	req     Request
 	held    bool
-	visible bool
-	blocks  int      // for a waiting latch: how many others stand in its way
-	waiters []*latch // who waits for this one, in order of arrival; may hold latches that are gone
-	gone    bool
+	visible bool     // implies held
+	gone    bool     // released; who waited for it, or it for, may still know it
+	blocks  int      // how many others stand in the way; zero exactly if held
+	found   ID       // the last request in whose way it was found to stand
+	waiters []*latch // in whose way it stands, in order of arrival
 }
 
-// Set holds the latches of a range. The zero Set is not ready; use New.
-type Set struct {
-	last   ID
-	all    map[ID]*latch
-	points map[string][]*latch // latches by the single keys they name, in order of arrival
-	spans  []*latch            // latches that name a span, in order of arrival
-}
+// modes is what a latch does somewhere.
+type modes struct{ r, w bool }
 
-// New makes an empty set.
-func New() *Set {
-	return &Set{all: map[ID]*latch{}, points: map[string][]*latch{}}
-}
-
-// Len is the number of latches, waiting ones included.
-func (s *Set) Len() int { return len(s.all) }
-
-// Acquire takes latches. If not granted, they wait; Release and Show tell when they are.
-func (s *Set) Acquire(req Request) (id ID, granted bool) {
-	l := s.add(req)
-	s.conflicts(l, func(o *latch) {
-		l.blocks++
-		o.waiters = append(o.waiters, l)
-	})
-	l.held = l.blocks == 0
-	return l.id, l.held
-}
-
-// Inherit takes latches whatever others there are: for prepares that a new leader finds.
-func (s *Set) Inherit(req Request) ID {
-	l := s.add(req)
-	l.held = true
-	return l.id
-}
-
-func (s *Set) add(req Request) *latch {
-	s.last++
-	l := &latch{id: s.last, req: req}
-	s.all[l.id] = l
-	span := false
-	for _, list := range [2][]Span{req.Reads, req.Writes} {
-		for _, sp := range list {
-			if !sp.Point() {
-				span = true
-				continue
-			}
-			at := s.points[string(sp.Start)]
-			if n := len(at); n == 0 || at[n-1] != l {
-				s.points[string(sp.Start)] = append(at, l)
-			}
-		}
-	}
-	if span {
-		s.spans = append(s.spans, l)
-	}
-	return l
-}
-
-// conflicts visits every older latch that stands in l's way, each once, in order of arrival.
-func (s *Set) conflicts(l *latch, visit func(*latch)) {
-	var found []*latch
-	consider := func(o *latch) {
-		if o.id < l.id && stands(o, l) && !slices.Contains(found, o) {
-			found = append(found, o)
-		}
-	}
-	for _, list := range [2][]Span{l.req.Reads, l.req.Writes} {
-		for _, sp := range list {
-			if sp.Point() {
-				for _, o := range s.points[string(sp.Start)] {
-					consider(o)
-				}
-				continue
-			}
-			// A span may meet any point: spans are rare, so all latches are looked at.
-			for _, at := range s.points {
-				for _, o := range at {
-					consider(o)
-				}
-			}
-		}
-	}
-	for _, o := range s.spans {
-		consider(o)
-	}
-	slices.SortFunc(found, func(a, b *latch) int { return int(a.id) - int(b.id) })
-	for _, o := range found {
-		visit(o)
-	}
-}
-
-// stands tells whether an older latch stands in the way of a younger one.
-func stands(older, younger *latch) bool {
-	if older.held && older.visible {
+// stands tells whether an older latch stands in the way of a younger one, given what they do at a place that they have in common.
+func (o *latch) stands(does modes, younger *latch, y modes) bool {
+	if o.visible {
 		switch younger.req.Kind {
 		case Pipelined:
 			return false
 		case Single:
-			return meet(older.req.Writes, younger.req.Reads)
+			return does.w && y.r
 		}
 	}
-	return meet(older.req.Writes, younger.req.Reads) || meet(older.req.Reads, younger.req.Writes)
+	return does.w && y.r || does.r && y.w
+}
+
+// standsAnywhere is stands over all places.
+func (o *latch) standsAnywhere(younger *latch) bool {
+	return meet(o.req.Writes, younger.req.Reads) && o.stands(modes{w: true}, younger, modes{r: true}) ||
+		meet(o.req.Reads, younger.req.Writes) && o.stands(modes{r: true}, younger, modes{w: true})
 }
 
 func meet(a, b []Span) bool {
@@ -196,15 +123,118 @@ func meet(a, b []Span) bool {
 	return false
 }
 
+// Set holds the latches of a range. Use New.
+type Set struct {
+	last   ID
+	all    map[ID]*latch
+	points points
+	spans  []*latch // those that name a span, in order of arrival
+	found  []*latch // scratch
+}
+
+// New makes an empty set.
+func New() *Set {
+	return &Set{all: map[ID]*latch{}, points: newPoints()}
+}
+
+// Len is the number of latches, waiting ones included.
+func (s *Set) Len() int { return len(s.all) }
+
+// Acquire takes latches. If they are not granted, they wait; Release and Show tell when they are.
+func (s *Set) Acquire(req Request) (id ID, granted bool) {
+	l := s.enter(req)
+	for _, o := range s.inTheWay(l) {
+		l.blocks++
+		o.waiters = append(o.waiters, l)
+	}
+	clear(s.found)
+	s.add(l)
+	l.held = l.blocks == 0
+	return l.id, l.held
+}
+
+// Inherit takes latches whatever others there are: for prepares that a new leader finds.
+func (s *Set) Inherit(req Request) ID {
+	l := s.enter(req)
+	s.add(l)
+	l.held = true
+	return l.id
+}
+
+func (s *Set) enter(req Request) *latch {
+	s.last++
+	l := &latch{id: s.last, req: req}
+	s.all[l.id] = l
+	return l
+}
+
+// add makes the latch known at its keys.
+func (s *Set) add(l *latch) {
+	span := false
+	for w, list := range [2][]Span{l.req.Reads, l.req.Writes} {
+		for i := range list {
+			if list[i].Point() {
+				s.points.add(list[i].Start, l, modes{r: w == 0, w: w == 1})
+			} else {
+				span = true
+			}
+		}
+	}
+	if span {
+		s.spans = append(s.spans, l)
+	}
+}
+
+// inTheWay finds the latches that stand in the way of one that is not yet added: each once, in order of arrival. They are valid until
+// the next call.
+func (s *Set) inTheWay(l *latch) []*latch {
+	s.found = s.found[:0]
+	find := func(o *latch) {
+		if o.found != l.id {
+			o.found = l.id
+			s.found = append(s.found, o)
+		}
+	}
+	for w, list := range [2][]Span{l.req.Reads, l.req.Writes} {
+		does := modes{r: w == 0, w: w == 1}
+		for i := range list {
+			if list[i].Point() {
+				if p := s.points.get(list[i].Start); p != nil {
+					p.each(l, does, find)
+				}
+				continue
+			}
+			for _, p := range s.points.table {
+				for ; p != nil; p = p.next {
+					if list[i].contains(p.key()) {
+						p.each(l, does, find)
+					}
+				}
+			}
+		}
+	}
+	for _, o := range s.spans {
+		if o.standsAnywhere(l) {
+			find(o)
+		}
+	}
+	if len(s.found) > 1 { // the table has no order
+		slices.SortFunc(s.found, func(a, b *latch) int { return cmp.Compare(a.id, b.id) })
+	}
+	return s.found
+}
+
 // Show marks a held latch as visible, and returns who is granted by that, in order of arrival.
 func (s *Set) Show(id ID) []ID {
 	l := s.all[id]
 	if l == nil || !l.held || l.visible {
 		return nil
 	}
-	before := *l
 	l.visible = true
-	return s.recheck(l, func(w *latch) bool { return stands(&before, w) && !stands(l, w) })
+	if len(l.waiters) == 0 {
+		return nil
+	}
+	return l.letPass(func(w *latch) bool { return !l.standsAnywhere(w) })
 }
 
 // Release lets a latch go, held or waiting, and returns who is granted by that, in order of arrival. An unknown ID does nothing.
@@ -215,41 +245,36 @@ func (s *Set) Release(id ID) []ID {
 	}
 	delete(s.all, id)
 	l.gone = true
+	span := false
 	for _, list := range [2][]Span{l.req.Reads, l.req.Writes} {
-		for _, sp := range list {
-			if !sp.Point() {
-				continue
-			}
-			at := s.points[string(sp.Start)]
-			if i := slices.Index(at, l); i >= 0 {
-				if len(at) == 1 {
-					delete(s.points, string(sp.Start))
-				} else {
-					s.points[string(sp.Start)] = slices.Delete(at, i, i+1)
-				}
+		for i := range list {
+			if list[i].Point() {
+				s.points.remove(list[i].Start, l)
+			} else {
+				span = true
 			}
 		}
 	}
-	if i := slices.Index(s.spans, l); i >= 0 {
+	if span {
+		i := slices.Index(s.spans, l)
 		s.spans = slices.Delete(s.spans, i, i+1)
 	}
-	return s.recheck(l, func(*latch) bool { return true })
+	return l.letPass(func(*latch) bool { return true })
 }
 
-// recheck takes l out of the way of those of its waiters for which it is.
-func (s *Set) recheck(l *latch, out func(*latch) bool) (granted []ID) {
+// letPass takes l out of the way of some of those who wait for it.
+func (l *latch) letPass(which func(*latch) bool) (granted []ID) {
 	kept := l.waiters[:0]
 	for _, w := range l.waiters {
-		if w.gone {
-			continue
-		}
-		if !out(w) {
+		switch {
+		case w.gone:
+		case !which(w):
 			kept = append(kept, w)
-			continue
-		}
-		if w.blocks--; w.blocks == 0 {
-			w.held = true
-			granted = append(granted, w.id)
+		default:
+			if w.blocks--; w.blocks == 0 {
+				w.held = true
+				granted = append(granted, w.id)
+			}
 		}
 	}
 	clear(l.waiters[len(kept):])
@@ -263,9 +288,10 @@ func (s *Set) Held(id ID) bool {
 	return l != nil && l.held
 }
 
-// Reset forgets all latches.
+// Reset forgets all latches. IDs are not used again.
 func (s *Set) Reset() {
 	clear(s.all)
-	clear(s.points)
-	s.spans = nil
+	s.points.reset()
+	clear(s.spans)
+	s.spans = s.spans[:0]
 }
