@@ -83,8 +83,14 @@ func (c *cutter) take(x *cover, g *braidpb.Segment) {
 // local takes what a local range has committed above base.
 func (c *cutter) local(id ids.RangeID, base ids.Seq, list []run, s *State) {
 	x := c.cover(id, s)
-	if x == nil || base > x.runs.through && !c.mutation.has(AcceptGap) {
-		return // only with ReportOnce is there a gap
+	if x == nil {
+		return
+	}
+	if base > x.runs.through { // rare: our replica is ahead of our order state
+		var mem segments
+		mem.add(id, base, list[len(list)-1].through, list)
+		c.take(x, mem.list()[0])
+		return
 	}
 	x.runs.addAll(list)
 	c.look(x)

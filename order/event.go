@@ -8,8 +8,8 @@ import (
 // The events that Machine.Handle takes are Progress, ProgressReset, Flushed, Letter, Read and Propose, as values.
 
 // Progress says that the seqs in (From, Through] of a range are committed in its log, and stamped alike. The leader of the
-// range says so, in ascending order without gaps within a term; the first of a term begins at or
-// below what the local order state has ordered.
+// range says so, in ascending order without gaps within a term; the first of a term, or after ProgressReset, begins at or
+// below what the replica has applied, so that nothing is left out which is not ordered.
 type Progress struct {
 	Range         ids.RangeID
 	Term          ids.Term // of the range's leader

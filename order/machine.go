@@ -201,7 +201,7 @@ func (m *Machine) letter(l *Letter) {
 // flushed takes what is durable: the replicas' marks are reported, the log is shortened.
 func (m *Machine) flushed(f *Flushed) {
 	for _, r := range f.Ranges {
-		m.reporter.flushed(r, m.now, m.state)
+		m.reporter.flushed(r, m.now)
 	}
 	keep := ids.Position(m.cfg.Limits.KeepEntries)
 	if through := min(f.Order, m.state.at.Position); through > keep && through-keep > m.truncated {
@@ -341,6 +341,7 @@ func (m *Machine) Restore(_ ids.NodeID, meta SnapMeta, done func(*SnapMeta)) {
 		return
 	}
 	before := m.state.at.Position
+	m.cutter.reset() // if it leads, then in a term that is over, and will learn of it
 	s.mutation = m.cfg.Mutation
 	m.state = s
 	if err := m.commit(); err != nil {

@@ -26,18 +26,18 @@ type reporter struct {
 
 // track is what is known of one range with a replica here.
 type track struct {
-	id   ids.RangeID
-	term ids.Term // of the range's leader, that is, of the last Progress
-	runs runs     // base: what is ordered in the applied order state
+	id    ids.RangeID
+	term  ids.Term // of the range's leader, that is, of the last Progress
+	begun bool     // there was Progress in this term
+	runs  runs     // base: what is ordered in the applied order state, or the replica's if that is ahead of it
 
 	due      bool
 	sent     uint64  // tick of the last report
 	reported ids.Seq // only for ReportOnce
 
-	flushed    ids.Position // durable frontier of the replica
-	markSent   uint64       // tick, valid if markedAs is flushed
-	markedAs   ids.Position // last mark sent
-	markNeeded bool         // flushed is news to the order state
+	flushed  ids.Position // durable frontier of the replica
+	markedAs ids.Position // last mark sent to this leader
+	markSent uint64       // tick of that
 }
 
 // find is the track of a range, nil if it has no replica here.
@@ -86,8 +86,12 @@ func (p *reporter) progress(x *Progress) {
 		t.term = x.Term
 	}
 	if x.From > t.runs.through {
-		invariant.Fail("O1", "range %d: progress from seq %d, but only through %d is known", x.Range, x.From, t.runs.through)
+		if t.begun {
+			invariant.Fail("O1", "range %d: progress from seq %d, but only through %d is known", x.Range, x.From, t.runs.through)
+		}
+		t.runs.trim(x.From) // the replica has got its state from a node that is ahead of our order state
 	}
+	t.begun = true
 	if x.Through <= t.runs.through {
 		return
 	}
@@ -100,7 +104,7 @@ func (p *reporter) reset(t *track) {
 	base := t.runs.base
 	t.runs.trim(t.runs.through)
 	t.runs.base, t.runs.through = base, base
-	t.due = false
+	t.due, t.begun = false, false
 	t.reported = base
 }
 
@@ -114,25 +118,26 @@ func (p *reporter) ordered(id ids.RangeID, s ids.Seq) {
 	}
 }
 
-// flushed takes a mark; useful tells whether it helps the order state.
-func (p *reporter) flushed(m RangeFlushed, now uint64, s *State) {
+// flushed takes a mark.
+func (p *reporter) flushed(m RangeFlushed, now uint64) {
 	t := p.find(m.Range)
 	if t == nil || m.Position <= t.flushed {
 		return
 	}
 	t.flushed = m.Position
-	if p.markUseful(t, s) && !p.marks {
+	if !p.marks {
 		p.marks, p.marksAt = true, now+uint64(p.timing.MarkTicks)
 	}
 }
 
-// markUseful tells whether the replica is flushed further than the order state knows, and there are items that it could drop
-// for it. Otherwise an idle cluster would go on telling itself that nothing has changed.
-func (p *reporter) markUseful(t *track, s *State) bool {
+// markNews tells whether the replica is flushed further than the order state knows, and whether there are items that it could drop
+// for it. If there are none the mark is kept to itself, otherwise an idle cluster would go on telling itself that nothing
+// has changed; there may be some later, if the replica has got its state from a node that is ahead of our order state.
+func (p *reporter) markNews(t *track, s *State) (news, useful bool) {
 	r := s.find(t.id)
 	known := r.flushedOn(p.node)
-	t.markNeeded = t.flushed > known && known < r.newestItem
-	return t.markNeeded
+	news = t.flushed > known
+	return news, news && known < r.newestItem
 }
 
 // flushedOn is the durable frontier known of the replica on a node.
@@ -186,9 +191,10 @@ func (p *reporter) collect(now uint64, s *State, segment func(id ids.RangeID, ba
 			}
 			segment(t.id, base, list)
 		}
-		if marks && t.flushed > 0 && p.markUseful(t, s) {
-			again = true
-			if t.markedAs != t.flushed || now >= t.markSent+uint64(p.timing.MarkTicks) {
+		if marks && t.flushed > 0 {
+			news, useful := p.markNews(t, s)
+			again = again || news
+			if useful && (t.markedAs != t.flushed || now >= t.markSent+uint64(p.timing.MarkTicks)) {
 				t.markedAs, t.markSent = t.flushed, now
 				mark(t.id, t.flushed)
 			}
