@@ -3,7 +3,9 @@ package router
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
+	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -170,18 +172,26 @@ func (l *listing) encode(it *mvcc.Iterator) (*encodedList, error) {
 }
 
 // encodedList is a RangeResponse whose keys are encoded already: a list goes from the engine's blocks to the wire without an
-// object for each key. To gRPC's codec it is a message like any other.
+// object for each key. To gRPC's codec it is a message like any other, but it can be encoded only once.
 type encodedList struct {
 	head  pb.RangeResponse // but for the keys
 	parts [][]byte         // whole fields; the last one is being filled
 	size  int              // of the parts
+	spent bool             // the parts were given back
 }
 
-// Sizes of parts: the first, and the largest.
+// Sizes of parts: the first one, which most answers fit into, and the others, which are used again.
 const (
-	firstPart   = 4 << 10
-	largestPart = 1 << 20
+	firstPart  = 8 << 10
+	pooledPart = 256 << 10
 )
+
+// spareParts are parts of pooledPart bytes. A list of many megabytes takes and gives back many, which would be zeroed,
+// paged in and collected otherwise.
+var spareParts = sync.Pool{New: func() any { return new([pooledPart]byte) }}
+
+// errSpent says that an answer was to be encoded a second time.
+var errSpent = errors.New("router: an answer was encoded already")
 
 // Field numbers of RangeResponse and RangeStreamResponse.
 const (
@@ -195,11 +205,7 @@ func (e *encodedList) add(key []byte, s mvcc.KeyState, value []byte) {
 	need := 1 + protowire.SizeVarint(uint64(body)) + body
 	n := len(e.parts)
 	if n == 0 || cap(e.parts[n-1])-len(e.parts[n-1]) < need {
-		next := firstPart
-		if n > 0 {
-			next = min(4*cap(e.parts[n-1]), largestPart)
-		}
-		e.parts = append(e.parts, make([]byte, 0, max(next, need)))
+		e.parts = append(e.parts, newPart(n == 0, need))
 		n++
 	}
 	b := e.parts[n-1]
@@ -207,6 +213,17 @@ func (e *encodedList) add(key []byte, s mvcc.KeyState, value []byte) {
 	b = protowire.AppendVarint(b, uint64(body))
 	e.parts[n-1] = appendKV(b, key, s, value)
 	e.size += need
+}
+
+// newPart makes room for at least need bytes.
+func newPart(first bool, need int) []byte {
+	switch {
+	case first && need <= firstPart:
+		return make([]byte, 0, firstPart)
+	case need > pooledPart:
+		return make([]byte, 0, need)
+	}
+	return spareParts.Get().(*[pooledPart]byte)[:0]
 }
 
 // Fields of mvccpb.KeyValue: key 1, create_revision 2, mod_revision 3, version 4, value 5, lease 6; each tag is one
@@ -243,12 +260,20 @@ func appendKV(b, key []byte, s mvcc.KeyState, value []byte) []byte {
 // encodedSize is the size of the whole message.
 func (e *encodedList) encodedSize() int { return proto.Size(&e.head) + e.size }
 
+// appendTo appends the whole message and gives the parts back.
 func (e *encodedList) appendTo(b []byte) ([]byte, error) {
+	if e.spent {
+		return b, errSpent
+	}
 	b = slices.Grow(b, e.encodedSize())
 	b, err := proto.MarshalOptions{}.MarshalAppend(b, &e.head)
 	for _, p := range e.parts {
 		b = append(b, p...)
+		if cap(p) == pooledPart {
+			spareParts.Put((*[pooledPart]byte)(p[:pooledPart]))
+		}
 	}
+	e.parts, e.spent = nil, true
 	return b, err
 }
 
