@@ -208,7 +208,7 @@ func (n *Node) Alarms() []pb.AlarmType { return nil }
 
 // ProbeRead reads one key.
 func (n *Node) ProbeRead(ctx context.Context, serializable bool) error {
-	_, err := n.core.server.Range(ctx, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, KeysOnly: true, Limit: 1, Serializable: serializable})
+	_, err := n.core.server.Range(ctx, &pb.RangeRequest{Key: []byte{0}, KeysOnly: true, Serializable: serializable})
 	return err
 }
 
