@@ -45,7 +45,7 @@ type Group struct {
 
 	earlyReads  []uint64 // reads asked for before an entry of the term was committed
 	confPending uint64   // a configuration change may lie in the log up to this entry
-	transferee  uint64 // target of a transfer in progress
+	transferee  uint64   // target of a transfer in progress
 	snap        preparedSnapshot
 	offers      map[uint64]int // by replica: ticks since it was offered a snapshot
 	restore     *restore       // state being installed

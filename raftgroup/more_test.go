@@ -3,6 +3,7 @@ package raftgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/cryptotest"
@@ -113,7 +114,7 @@ func TestAddRefusals(t *testing.T) {
 	}{
 		{GroupConfig{ID: 0, Replica: 1, Peers: w.peers, New: machine}, "exists"},
 		{GroupConfig{ID: 1, Peers: w.peers, New: machine}, "replica ID 0"},
-		{GroupConfig{ID: 1, Replica: 1 << 63, Peers: w.peers, New: machine}, "out of range"},
+		{GroupConfig{ID: 1, Replica: math.MaxUint64 - 1, Peers: w.peers, New: machine}, "out of range"},
 		{GroupConfig{ID: 1, Replica: 1, New: machine}, "must be given"},
 		{GroupConfig{ID: 1, Replica: 1, Peers: w.peers, New: machine, Applied: 5}, "no term"},
 	} {
