@@ -191,7 +191,9 @@ func (x *machine) close(t *rapid.T) {
 	must(t, x.plain.Close())
 }
 
-func (x *machine) user(t *rapid.T, name string) []byte { return rapid.SampledFrom(x.pool).Draw(t, name) }
+func (x *machine) user(t *rapid.T, name string) []byte {
+	return rapid.SampledFrom(x.pool).Draw(t, name)
+}
 
 // Write applies one transaction of up to three writes to different keys.
 func (x *machine) Write(t *rapid.T) {
