@@ -26,7 +26,9 @@ type cluster struct {
 	trace  io.Writer // nil: silent
 	cfg    func(*Config)
 	starts uint64
-	err    error // first fault found by the stand-ins
+	// memtable is the size of the data engines' memtables.
+	memtable uint64
+	err      error // first fault found by the stand-ins
 }
 
 // member is one node.
@@ -66,7 +68,11 @@ type logItem struct {
 }
 
 func newCluster(n int, cfg func(*Config)) *cluster {
-	c := &cluster{order: newOrderLog(), cfg: cfg}
+	return newClusterOf(n, 1<<20, cfg)
+}
+
+func newClusterOf(n int, memtable uint64, cfg func(*Config)) *cluster {
+	c := &cluster{order: newOrderLog(), cfg: cfg, memtable: memtable}
 	for i := range n {
 		m := &member{c: c, id: ids.NodeID(i + 1), fs: newFS(), log: []logItem{{term: 1, conf: true}}, commit: 1, leader: 1}
 		c.nodes = append(c.nodes, m)
@@ -127,7 +133,7 @@ const orderRecord = 'z' // where a node notes how far it has applied the order l
 // start opens the engines and makes the replica.
 func (m *member) start() {
 	var err error
-	m.eng, err = storage.Open(storage.Options{FS: m.fs, Dir: "d", CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	m.eng, err = storage.Open(storage.Options{FS: m.fs, Dir: "d", CacheBytes: 8 << 20, MemTableBytes: m.c.memtable})
 	if err != nil {
 		panic(err)
 	}
@@ -173,11 +179,8 @@ func (m *member) stop() {
 	if m.eng == nil {
 		return
 	}
-	for _, x := range m.rep.export {
-		_ = x.x.Close()
-	}
-	if f := m.rep.fetch; f != nil && f.imp != nil {
-		f.imp.Abort()
+	if err := m.rep.Close(); err != nil {
+		panic(err)
 	}
 	if err := m.eng.Close(); err != nil {
 		panic(err)

@@ -60,7 +60,10 @@ func (r *Replica) needRefill(min ids.Position) {
 	}
 	r.logger.Info("items are gone, fetching state from another replica", "frontier", uint64(r.cursor.frontier), "min", uint64(min))
 	r.refill = min
-	r.unready()
+	if r.role.IsLeader {
+		r.unready()
+		r.handOver(0)
+	}
 	r.startRefill()
 }
 

@@ -165,9 +165,6 @@ func (r *Replica) forgetLatches() {
 // unready takes readiness back, in office: the state misses items. Locks lapse; what waits is kept; what is in flight stays, and
 // the leader becomes ready again when all of it is applied.
 func (r *Replica) unready() {
-	if !r.role.IsLeader {
-		return
-	}
 	r.proposeBuilt()
 	r.forgetLatches()
 	led := r.leader.own != 0

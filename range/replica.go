@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -194,6 +195,24 @@ func (r *Replica) Flush() {
 func (r *Replica) Idle() bool {
 	return r.failed || r.window.slots.Len() == 0 && r.queue.Len() == 0 && !r.txns.undecided() && r.leader.idle() &&
 		r.fetch == nil && r.refill == 0 && len(r.export) == 0 && !r.walk.running && r.policyIdle()
+}
+
+// Close lets go of what the replica holds open on the data engine, which can be closed then. Nothing of the replica may run any more, its background
+// jobs included; nobody is answered.
+func (r *Replica) Close() error {
+	r.failed = true
+	var errs []error
+	for _, x := range r.export {
+		errs = append(errs, x.x.Close())
+	}
+	if f := r.fetch; f != nil && f.imp != nil {
+		f.imp.Abort()
+	}
+	errs = append(errs, r.writer.Done(), r.batch.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("ranges: closing range %d: %w", r.id, err)
+	}
+	return nil
 }
 
 // fail stops the replica and the node.

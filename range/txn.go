@@ -121,6 +121,7 @@ func (r *Replica) deliverPrepare(p *prepare, index ids.Index) *txn {
 	}
 	x.waiters = nil
 	if x.decided {
+		x.strip()
 		r.releaseTxn(x)
 	}
 	return x
@@ -136,6 +137,7 @@ func (r *Replica) applyDecision(d *braidpb.DecisionItem) error {
 	x.decided, x.commit, x.rev, x.dirty = true, d.Commit, ids.Revision(d.Revision), true
 	x.deadline = max(x.deadline, ids.Position(d.Deadline))
 	r.answers = append(r.answers, answer{txn: x})
+	defer x.strip()
 	if !d.Commit {
 		return nil
 	}
@@ -148,6 +150,13 @@ func (r *Replica) applyDecision(d *braidpb.DecisionItem) error {
 		}
 	}
 	return nil
+}
+
+// strip lets go of the Prepare's content, which nobody wants once it is decided.
+func (x *txn) strip() {
+	if x.prep != nil {
+		x.prep = &prepare{txn: x.id, deadline: x.prep.deadline}
+	}
 }
 
 // storeTxns brings the durable prepared set and decision memory up to date, and forgets what can no longer matter:
@@ -228,6 +237,7 @@ func (r *Replica) tickTxns() {
 		if r.past(x.deadline) {
 			r.logger.Info("transaction dropped past its deadline", "txn", x.id.String(), "deadline", uint64(x.deadline))
 			x.decided, x.dirty = true, true
+			x.strip()
 			r.releaseTxn(x)
 			continue
 		}
