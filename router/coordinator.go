@@ -2,16 +2,14 @@ package router
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"sort"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/braidkv/braid/internal/ids"
@@ -31,47 +29,54 @@ type participant struct {
 	desc          *braidpb.RangeDescriptor
 	id            ids.RangeID
 	reads, writes []*braidpb.Span
+	asked         bool // for its lock, and it may have given it
 	lock          *braidpb.LockResponse
 	ops           []*braidpb.WriteOp
-	prepared      bool
 }
 
-// coordination is one attempt at a transaction over several ranges. The order log decides it: until a TxnCommit is proposed,
-// giving up leaves nothing behind but locks and prepares, which an abort or their own time-outs release; from then on, what is
-// not known is ambiguous.
+// coordination is one attempt at a transaction over several ranges (or one that reads the past of another range than it writes).
+//
+//	lock       the participants in ascending order, so that nobody waits in a circle; they say what is there to be read
+//	evaluate   what it writes; if that is nothing, the locks are given back and it is answered as a read
+//	prepare    every participant logs its part, those that were only read too: it is what makes their locks outlive a leader
+//	commit     in the order log, which decides
+//
+// Until a commit is proposed, giving up is certain (O6): it leaves nothing behind but locks and prepares, which unlock, abort or time-outs
+// release, and nobody else proposes the commit. From then on what is not known is ambiguous. Every attempt has a transaction ID of its own.
 type coordination struct {
 	*call
 	v     *order.View
 	w     *write
 	txn   ids.TxnID
-	parts []*participant // ascending range ID: everybody locks in this order, so nobody waits in a circle
-	kvs   []*mvccpb.KeyValue
+	parts []*participant     // ascending range ID
+	kvs   []*mvccpb.KeyValue // what is locked for reading, ascending
 }
 
-// coordinate carries a request out over several ranges. errTryAgain says that it is certainly not done.
+// coordinate carries a request out over several ranges. errTryAgain and errReadInstead say that it is certainly not done.
 func (k *call) coordinate(v *order.View, w *write, descs []*braidpb.RangeDescriptor) (eval.Result, error) {
-	c := &coordination{call: k, v: v, w: w, txn: k.s.b.NewTxnID()}
-	for _, d := range descs {
-		p := &participant{desc: d, id: ids.RangeID(d.GetId())}
-		p.reads, p.writes = cutSpans(w, d)
-		c.parts = append(c.parts, p)
-	}
-	slices.SortFunc(c.parts, func(a, b *participant) int { return cmp.Compare(a.id, b.id) })
-	if err := c.lock(); err != nil {
-		c.unlock()
+	c := &coordination{call: k, v: v, w: w, txn: k.s.b.NewTxnID(), parts: participants(w, descs)}
+	if code, err := c.lock(); code != ranges.CodeOK || err != nil {
+		c.unlock() // before there is any waiting
+		if err == nil {
+			err = c.settle(c.v, code)
+		}
 		return eval.Result{}, err
 	}
 	res, err := c.evaluate()
-	if err != nil || res.Err != nil || len(res.Writes) == 0 {
+	if err == nil && (res.Err != nil || len(res.Writes) == 0) {
+		err = errReadInstead
+	}
+	if err != nil {
 		c.unlock()
-		if err == nil {
-			err = errReadInstead
-		}
 		return eval.Result{}, err
 	}
 	c.distribute(res.Writes)
 	deadline := uint64(c.s.b.View().Position) + deadlinePositions
-	if err := c.prepare(deadline); err != nil {
+	err = c.prepare(deadline)
+	if err == nil {
+		err = c.over() // the client may have left
+	}
+	if err != nil {
 		c.abort(deadline)
 		return eval.Result{}, err
 	}
@@ -83,103 +88,57 @@ func (k *call) coordinate(v *order.View, w *write, descs []*braidpb.RangeDescrip
 	return res, nil
 }
 
-// cutSpans are the parts of a request's spans that lie in a range. Keys whose former value is wanted are read too.
-func cutSpans(w *write, d *braidpb.RangeDescriptor) (reads, writes []*braidpb.Span) {
-	cut := func(sp span) *braidpb.Span {
-		if bytes.Compare(sp.start, d.GetStart()) < 0 {
-			sp.start = d.GetStart()
-		}
-		if len(d.GetEnd()) > 0 && (len(sp.end) == 0 || bytes.Compare(sp.end, d.GetEnd()) > 0) {
-			sp.end = d.GetEnd()
-		}
-		if len(sp.end) > 0 && bytes.Compare(sp.start, sp.end) >= 0 {
-			return nil
-		}
-		if len(sp.end) == len(sp.start)+1 && sp.end[len(sp.start)] == 0 && bytes.Equal(sp.end[:len(sp.start)], sp.start) {
-			return &braidpb.Span{Start: sp.start} // a single key
-		}
-		return &braidpb.Span{Start: sp.start, End: sp.end, ToEnd: len(sp.end) == 0}
-	}
-	all := w.spans()
-	for _, sp := range keySpans(nil, all.Reads) {
-		if x := cut(sp); x != nil {
-			reads = append(reads, x)
-		}
-	}
-	prev := wantsPrev(w)
-	for _, sp := range keySpans(nil, all.Writes) {
-		if x := cut(sp); x != nil {
-			writes = append(writes, x)
-			if prev {
-				reads = append(reads, x)
-			}
-		}
-	}
-	return reads, writes
-}
-
-// wantsPrev tells whether some put of the request asks for the former value, or is read back by the request, so that its former
-// state must be known.
-func wantsPrev(w *write) bool {
-	if w.txn == nil {
-		return w.put.GetPrevKv()
-	}
-	return txnWantsPrev(w.txn)
-}
-
-func txnWantsPrev(t *pb.TxnRequest) bool {
-	for _, ops := range [2][]*pb.RequestOp{t.Success, t.Failure} {
-		for _, op := range ops {
-			if op.GetRequestPut().GetPrevKv() || op.GetRequestTxn() != nil && txnWantsPrev(op.GetRequestTxn()) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// lock takes the participants' locks one after the other.
-func (c *coordination) lock() error {
+// lock takes the participants' locks one after the other. If there is no error and the code is not OK, it is that of
+// the one who refused.
+func (c *coordination) lock() (ranges.Code, error) {
 	for _, p := range c.parts {
-		req := &ranges.Request{Lock: &braidpb.LockRequest{Txn: txnProto(c.txn), Reads: p.reads, Writes: p.writes}}
+		p.asked = true
+		req := &ranges.Request{Lock: &braidpb.LockRequest{Txn: order.TxnIDProto(c.txn), Reads: p.reads, Writes: p.writes}}
 		resp, err := c.ask(c.v, p.desc, req)
-		if err != nil {
-			return err
+		switch {
+		case err != nil:
+			return 0, err
+		case resp.Code == ranges.CodeAmbiguous || resp.Code == ranges.CodeReadInstead:
+			return 0, errTryAgain // a lock changes nothing, so it is no matter whether it was given
+		case resp.Code != ranges.CodeOK:
+			p.asked = false
+			return resp.Code, nil
 		}
-		switch resp.Code {
-		case ranges.CodeOK:
-			p.lock = resp.Lock
-		case ranges.CodeAmbiguous, ranges.CodeReadInstead:
-			return errTryAgain // a lock that was given and is not known lapses
-		default:
-			return c.settle(c.v, resp.Code)
-		}
+		p.lock = resp.Lock
 		for _, b := range p.lock.GetKvs() {
 			kv := &mvccpb.KeyValue{}
 			if err := proto.Unmarshal(b, kv); err != nil {
-				return status.Errorf(codes.Internal, "braid: range %d sent a malformed key", p.id)
+				return 0, fmt.Errorf("router: range %d sent a malformed key: %w", p.id, err)
 			}
 			c.kvs = append(c.kvs, kv)
 		}
 	}
 	slices.SortFunc(c.kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
-	return nil
+	return ranges.CodeOK, nil
 }
 
-// evaluate evaluates the request on what is locked.
+// evaluate evaluates the request on what is locked, and on the past as far as it asks for that.
 func (c *coordination) evaluate() (eval.Result, error) {
+	var past []span
 	if c.w.txn != nil {
-		if past := pastReads(c.w.txn); len(past) > 0 {
-			if _, err := c.linearizable(past); err != nil {
-				return eval.Result{}, err
-			}
-		}
+		past = pastReads(c.w.txn)
 	}
-	v := c.s.b.View()
-	lv := &lockedView{kvs: c.kvs, view: view{r: c.s.b.Reader(), rev: v.Revision, compacted: v.CompactRevision}}
+	lv := &lockedView{kvs: c.kvs, view: view{r: c.s.b.Reader()}}
+	if len(past) > 0 {
+		rev, err := c.linearizable(past)
+		if err != nil {
+			return eval.Result{}, err
+		}
+		lv.rev = rev
+	}
+	lv.compacted = c.s.b.View().CompactRevision
 	res := c.w.evaluate(lv)
-	if c.s.b.View().CompactRevision != v.CompactRevision {
-		return eval.Result{}, errTryAgain // what was read of the past may have been removed meanwhile
+	if len(past) > 0 {
+		if compacted, err := c.compacted(past); err != nil {
+			return eval.Result{}, err
+		} else if compacted != lv.compacted {
+			return eval.Result{}, errTryAgain // what was read of the past may have been removed meanwhile
+		}
 	}
 	for _, w := range res.Writes {
 		if w.PrevKV != nil {
@@ -192,70 +151,85 @@ func (c *coordination) evaluate() (eval.Result, error) {
 
 // distribute gives every write to the participant that has its key.
 func (c *coordination) distribute(writes []eval.Write) {
-	for _, w := range writes {
+	for i := range writes {
+		w := &writes[i]
 		for _, p := range c.parts {
 			if mvcc.Contains(p.desc.GetStart(), p.desc.GetEnd(), w.Key) {
 				p.ops = append(p.ops, &braidpb.WriteOp{Key: w.Key, Value: w.Value, Lease: int64(w.Lease), Delete: w.Delete, Sub: uint64(w.Sub)})
+				break
 			}
 		}
 	}
 }
 
-// prepare has all participants log their parts, at once, and waits until all are known committed. On an error nothing was
-// committed, nor will be.
+// prepare has all participants log their parts, at once, and waits until all are known committed, or one is not. On an error nothing
+// was committed in the order log, nor will be.
 func (c *coordination) prepare(deadline uint64) error {
 	all := c.rangeIDs()
-	var mu sync.Mutex
-	codes := make([]ranges.Code, len(c.parts))
+	var votes votes
 	err := c.wait(func(done func()) {
-		left := len(c.parts)
-		for i, p := range c.parts {
-			req := &ranges.Request{
-				Prepare: &braidpb.PrepareRequest{
-					Txn: txnProto(c.txn), Token: p.lock.GetToken(), Term: p.lock.GetTerm(), Deadline: deadline, Participants: all, Writes: p.ops,
-				},
-			}
+		votes.left, votes.done = len(c.parts), done
+		for _, p := range c.parts {
+			req := &ranges.Request{Prepare: &braidpb.PrepareRequest{
+				Txn: order.TxnIDProto(c.txn), Token: p.lock.GetToken(), Term: p.lock.GetTerm(), Deadline: deadline, Participants: all, Writes: p.ops,
+			}}
 			c.address(c.v, p.desc, req)
-			req.Done = func(r *ranges.Response) {
-				mu.Lock()
-				codes[i] = r.Code
-				left--
-				last := left == 0
-				mu.Unlock()
-				if last {
-					done()
-				}
-			}
+			req.Done = votes.add
 			c.s.b.Submit(p.id, req)
 		}
 	})
 	if err != nil {
 		return err
 	}
-	for i, code := range codes {
-		switch code {
-		case ranges.CodeOK:
-			c.parts[i].prepared = true
-		case ranges.CodeAmbiguous, ranges.CodeTimeout, ranges.CodeReadInstead:
-			err = errTryAgain // whether it is prepared does not matter: it will be aborted
-		default:
-			if out := outcome(code); err == nil || !errors.Is(out, errTryAgain) {
-				err = out
-			}
-		}
+	switch code := votes.refusal(); code {
+	case ranges.CodeOK:
+		return nil
+	case ranges.CodeAmbiguous, ranges.CodeTimeout, ranges.CodeReadInstead:
+		return errTryAgain // whether it is prepared does not matter: it will be aborted
+	default:
+		return outcome(code)
 	}
-	return err
+}
+
+// votes are the participants' answers to Prepare. They come from anywhere, also when nobody waits for them any more.
+type votes struct {
+	mu   sync.Mutex
+	left int
+	code ranges.Code // the first refusal
+	done func()      // nil when called
+}
+
+func (v *votes) add(r *ranges.Response) {
+	v.mu.Lock()
+	v.left--
+	if v.code == ranges.CodeOK {
+		v.code = r.Code
+	}
+	var done func()
+	if v.left == 0 || v.code != ranges.CodeOK { // one refusal is enough
+		done, v.done = v.done, nil
+	}
+	v.mu.Unlock()
+	if done != nil {
+		done()
+	}
+}
+
+func (v *votes) refusal() ranges.Code {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.code
 }
 
 // commit proposes the decision and waits for the one that wins.
 func (c *coordination) commit(deadline uint64, writes []eval.Write) (ids.Revision, error) {
-	m := &braidpb.TxnCommit{Txn: txnProto(c.txn), Participants: c.rangeIDs(), Deadline: deadline, AuthRevision: uint64(c.v.AuthRevision)}
+	m := &braidpb.TxnCommit{Txn: order.TxnIDProto(c.txn), Participants: c.rangeIDs(), Deadline: deadline, AuthRevision: uint64(c.v.AuthRevision)}
 	for _, p := range c.parts {
 		m.Generations = append(m.Generations, &braidpb.Generation{Generation: p.desc.GetGeneration()})
 	}
-	for _, w := range writes {
-		if w.Lease != 0 && !slices.Contains(m.Leases, int64(w.Lease)) {
-			m.Leases = append(m.Leases, int64(w.Lease))
+	for i := range writes {
+		if l := int64(writes[i].Lease); l != 0 && !slices.Contains(m.Leases, l) {
+			m.Leases = append(m.Leases, l)
 		}
 	}
 	res, err := c.propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Commit{Commit: m}})
@@ -266,9 +240,8 @@ func (c *coordination) commit(deadline uint64, writes []eval.Write) (ids.Revisio
 		return 0, errTryAgain
 	case errors.Is(err, order.ErrFull): // the commit is not even proposed
 		c.abort(deadline)
-	case errors.Is(err, order.ErrTxnLease) && !c.w.namesLease():
-		return 0, errTryAgain // the lease of a key that keeps it (ignore_lease)
-	case errors.Is(err, order.ErrTxnLease):
+	case errors.Is(err, order.ErrTxnLease) && c.w.namesLease():
+		// It may be the one that the request names. (One of a key that keeps its lease is no error.)
 	case errors.Is(err, order.ErrTxnAborted):
 		return 0, errTryAgain
 	}
@@ -302,14 +275,14 @@ func (c *coordination) rangeIDs() []uint64 {
 	return out
 }
 
-// unlock gives locks back; who does not hear of it lets them lapse.
+// unlock gives locks back, also one that was asked for and not answered; who does not hear of it lets them lapse.
 func (c *coordination) unlock() {
 	for _, p := range c.parts {
-		if p.lock == nil {
+		if !p.asked {
 			continue
 		}
 		req := &ranges.Request{
-			Unlock: &braidpb.UnlockRequest{Txn: txnProto(c.txn), Token: p.lock.GetToken()},
+			Unlock: &braidpb.UnlockRequest{Txn: order.TxnIDProto(c.txn), Token: p.lock.GetToken()}, // token 0: whatever it is
 			Done:   func(*ranges.Response) {},
 		}
 		c.address(c.v, p.desc, req)
@@ -317,15 +290,12 @@ func (c *coordination) unlock() {
 	}
 }
 
-// abort has the order log decide against the transaction, for which no commit was proposed, and gives back what is still locked.
+// abort has the order log decide against the transaction, for which no commit was proposed, and gives back what is still locked. If the abort
+// is lost, participants that have waited long enough propose their own.
 func (c *coordination) abort(deadline uint64) {
-	cmd := &braidpb.TxnAbort{Txn: txnProto(c.txn), Participants: c.rangeIDs(), Deadline: deadline}
+	cmd := &braidpb.TxnAbort{Txn: order.TxnIDProto(c.txn), Participants: c.rangeIDs(), Deadline: deadline}
 	c.s.b.Propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Abort{Abort: cmd}}, 0, nil)
 	c.unlock()
-}
-
-func txnProto(t ids.TxnID) *braidpb.TxnID {
-	return &braidpb.TxnID{Node: uint64(t.Node), Incarnation: t.Incarnation, Counter: t.Counter}
 }
 
 // lockedView is what a transaction has locked, for evaluation; the past is read from the engine.

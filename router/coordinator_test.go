@@ -3,16 +3,21 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/order"
 	braidpb "github.com/braidkv/braid/proto"
 	ranges "github.com/braidkv/braid/range"
+	"github.com/braidkv/braid/range/eval"
 )
 
 // both writes a key in each of two ranges.
@@ -111,7 +116,7 @@ func TestTxnRefusedByRange(t *testing.T) {
 	}{
 		{"lock", ranges.CodeNotLeader, 0, nil, "lock 1, lock 2: RANGE_NOT_LEADER, unlock 1, " + ok},
 		{"lock", ranges.CodeGeneration, 1, nil, "lock 1, lock 2: RANGE_GENERATION, unlock 1, " + ok},
-		{"lock", ranges.CodeAmbiguous, 0, nil, "lock 1, lock 2: RANGE_AMBIGUOUS, unlock 1, " + ok},
+		{"lock", ranges.CodeAmbiguous, 0, nil, "lock 1, lock 2: RANGE_AMBIGUOUS, unlock 1, unlock 2, " + ok},
 		{"lock", ranges.CodeTimeout, 0, rpctypes.ErrGRPCTimeout, "lock 1, lock 2: RANGE_TIMEOUT, unlock 1"},
 		{"lock", ranges.CodeOverloaded, 0, rpctypes.ErrGRPCRequestTooManyRequests, "lock 1, lock 2: RANGE_OVERLOADED, unlock 1"},
 		{"prepare", ranges.CodeTokenLapsed, 0, nil, "lock 1, lock 2, prepare 2: RANGE_TOKEN_LAPSED, prepare 1" + aborted + ", " + ok},
@@ -243,4 +248,253 @@ func TestTxnGivenUp(t *testing.T) {
 	g.finished(c)
 	wantErr(t, "txn", err, rpctypes.ErrGRPCTimeout)
 	g.saw("lock 1, lock 2, prepare 1, prepare 2, proposed")
+}
+
+// TestTxnSpans: every participant is told what it has to lock, and no more.
+func TestTxnSpans(t *testing.T) {
+	g := newRig(t, "h", "p")
+	w := &write{txn: &pb.TxnRequest{
+		Compare: []*pb.Compare{modIs("a", 1), {Key: []byte("g"), RangeEnd: []byte("i"), Target: pb.Compare_MOD}},
+		Success: []*pb.RequestOp{opPut("b", ""), opDel("x", "\x00"), opGet(key("h"))},
+		Failure: []*pb.RequestOp{
+			{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{Success: []*pb.RequestOp{opPut("o\xff", "")}}}},
+			{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("z"), Revision: 1}}},
+		},
+	}}
+	w.txn.Success[0].GetRequestPut().PrevKv = true
+	show := func(in []*braidpb.Span) string {
+		var out []string
+		for _, s := range in {
+			switch {
+			case s.ToEnd:
+				out = append(out, string(s.Start)+"..")
+			case len(s.End) == 0:
+				out = append(out, string(s.Start))
+			default:
+				out = append(out, string(s.Start)+".."+string(s.End))
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	var got []string
+	for _, p := range participants(w, []*braidpb.RangeDescriptor{g.descriptor("z"), g.descriptor("a"), g.descriptor("h")}) {
+		got = append(got, fmt.Sprintf("%d R[%s] W[%s]", p.id, show(p.reads), show(p.writes)))
+	}
+	if want := "1 R[a g..h b] W[b]; 2 R[h..i h] W[o\xff]; 3 R[x..] W[x..]"; strings.Join(got, "; ") != want {
+		t.Errorf("got %s\nwant %s", strings.Join(got, "; "), want)
+	}
+	w = &write{del: &pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}}
+	got = nil
+	for _, p := range participants(w, g.view.Routing.Ranges()) {
+		got = append(got, fmt.Sprintf("%d R[%s] W[%s]", p.id, show(p.reads), show(p.writes)))
+	}
+	if want := "1 R[\x00..h] W[\x00..h]; 2 R[h..p] W[h..p]; 3 R[p..] W[p..]"; strings.Join(got, "; ") != want {
+		t.Errorf("got %s\nwant %s", strings.Join(got, "; "), want)
+	}
+	w = &write{put: &pb.PutRequest{Key: []byte("k"), PrevKv: true}}
+	if p := participants(w, g.view.Routing.Ranges()[1:2]); show(p[0].reads) != "k" || show(p[0].writes) != "k" {
+		t.Errorf("put with prev_kv: %v", p[0])
+	}
+}
+
+// TestTxnByState: what fails by the state, or changes nothing, is answered by a read, with nothing left behind.
+func TestTxnByState(t *testing.T) {
+	const locked = "lock 1, lock 2, unlock 1, unlock 2"
+	for _, c := range []struct {
+		what  string
+		op    *pb.RequestOp
+		want  error
+		steps string
+	}{
+		{"missing key", &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte("z"), IgnoreValue: true}}}, rpctypes.ErrGRPCKeyNotFound, locked},
+		{"unknown lease", &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte("z"), Lease: 7}}}, rpctypes.ErrGRPCLeaseNotFound, locked},
+		{"future", &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("z"), Revision: 9}}}, rpctypes.ErrGRPCFutureRev, "lock 1, unlock 1"},
+		{"compacted", &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("z"), Revision: 2}}}, rpctypes.ErrGRPCCompacted, "lock 1, unlock 1"},
+	} {
+		g := newRig(t, "m")
+		for range 3 {
+			g.put("a", "0")
+		}
+		g.compact(3)
+		_, err := g.txn(&pb.TxnRequest{Success: []*pb.RequestOp{opPut("b", "1"), c.op}})
+		wantErr(t, c.what, err, c.want)
+		if got := strings.Join(g.submitted, ", "); got != c.steps {
+			t.Errorf("%s: %s, want %s", c.what, got, c.steps)
+		}
+		if left := g.rangeOK(key("b")); left.Count != 0 || left.Header.Revision != 4 || len(g.locks) != 0 {
+			t.Errorf("%s left %v, %d locks", c.what, left, len(g.locks))
+		}
+	}
+	g := newRig(t, "m")
+	g.put("a", "0")
+	got, err := g.txn(&pb.TxnRequest{Success: []*pb.RequestOp{opDel("b", "\x00"), opDel("z", "")}})
+	if err != nil || got.Header.Revision != 2 || got.Responses[0].GetResponseDeleteRange().Header.Revision != 2 {
+		t.Errorf("deletion of nothing: %v, %v", got, err)
+	}
+}
+
+// TestTxnReadsPast: the past of a range that is not written comes from this node's replica, at a revision that it has passed, and
+// not without what a compaction has removed.
+func TestTxnReadsPast(t *testing.T) {
+	past := func() *pb.TxnRequest {
+		return &pb.TxnRequest{Success: []*pb.RequestOp{
+			opPut("a", "1"), {Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("z"), Revision: 2}}},
+		}}
+	}
+	g := newRig(t, "m")
+	g.put("z", "old") // 2
+	g.lagging[2] = true
+	g.put("z", "new") // 3
+	var got *pb.TxnResponse
+	var err error
+	c := g.start(func() { got, err = g.s.Txn(bg, past()) })
+	g.waits(c)
+	g.catchUp(2)
+	g.run()
+	g.finished(c)
+	if err != nil || got.Header.Revision != 4 || string(got.Responses[1].GetResponseRange().Kvs[0].Value) != "old" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	g.saw("lock 1, prepare 1, commit")
+
+	// A compaction while it reads: it starts again, and finds its revision compacted.
+	g.submitted = nil
+	g.read = func(func(ids.Position, error)) bool {
+		g.read = nil
+		g.w.later(func() { g.w.later(func() { g.compact(3) }) })
+		return false
+	}
+	c = g.start(func() { got, err = g.s.Txn(bg, past()) })
+	g.ticks(1)
+	g.finished(c)
+	wantErr(t, "compacted meanwhile", err, rpctypes.ErrGRPCCompacted)
+	if left := g.rangeOK(key("a")); left.Kvs[0].Version != 1 || len(g.locks)+len(g.prepares) != 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// TestTxnGivesLocksBack at once, whatever it was that ended the attempt.
+func TestTxnGivesLocksBack(t *testing.T) {
+	// A lock that is not answered: it may have been given, so it is given back as well.
+	g := newRig(t, "m")
+	var held *ranges.Request
+	g.submit = func(r ids.RangeID, req *ranges.Request) bool {
+		if req.Lock != nil && r == 2 {
+			held = req
+			return true
+		}
+		if req.Unlock != nil && r == 2 && req.Unlock.Token != 0 {
+			t.Errorf("unlock with token %d", req.Unlock.Token)
+		}
+		return false
+	}
+	var err error
+	c := g.start(func() { _, err = g.s.Txn(bg, both("1")) })
+	g.waits(c)
+	g.ticks(70)
+	g.finished(c)
+	wantErr(t, "txn", err, rpctypes.ErrGRPCTimeout)
+	g.saw("lock 1, unlock 1, unlock 2")
+	held.Done(&ranges.Response{Lock: &braidpb.LockResponse{Token: 99}}) // too late, and no harm
+
+	// Waiting for the order state comes after unlocking.
+	g = newRig(t, "m")
+	g.refuseTxn(2, "lock", ranges.CodeGeneration)
+	c = g.start(func() { _, err = g.s.Txn(bg, both("1")) })
+	g.waits(c)
+	g.saw("lock 1, lock 2: RANGE_GENERATION, unlock 1")
+	g.ticks(1)
+	g.finished(c)
+
+	// A participant that sends nonsense.
+	g = newRig(t, "m")
+	g.submit = func(r ids.RangeID, req *ranges.Request) bool {
+		if req.Lock == nil || r != 2 {
+			return false
+		}
+		g.w.later(func() { req.Done(&ranges.Response{Lock: &braidpb.LockResponse{Token: 5, Kvs: [][]byte{{0xff}}}}) })
+		return true
+	}
+	if _, err = g.txn(both("1")); status.Code(err) != codes.Unknown {
+		t.Errorf("malformed key: %v", err)
+	}
+	g.saw("lock 1, unlock 1, unlock 2")
+}
+
+// TestTxnFirstRefusalDecides: who cannot prepare is not made up for by waiting for the others.
+func TestTxnFirstRefusalDecides(t *testing.T) {
+	g := newRig(t, "m")
+	var slow *ranges.Request
+	g.submit = func(r ids.RangeID, req *ranges.Request) bool {
+		switch {
+		case req.Prepare == nil || r == 2 && slow == nil:
+			return false
+		case r == 1 && slow == nil:
+			slow = req // not answered
+			return true
+		}
+		return false
+	}
+	refused := g.submit
+	first := true
+	g.submit = func(r ids.RangeID, req *ranges.Request) bool {
+		if req.Prepare != nil && r == 2 && first {
+			first = false
+			g.w.later(func() { req.Done(&ranges.Response{Code: ranges.CodeTokenLapsed}) })
+			return true
+		}
+		return refused(r, req)
+	}
+	got, err := g.txn(both("1"))
+	if err != nil || got.Header.Revision != 2 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	slow.Done(&ranges.Response{}) // too late
+	g.saw("lock 1, lock 2, abort, unlock 1, unlock 2, lock 1, lock 2, prepare 1, prepare 2, commit")
+}
+
+// TestTxnOutOfTimeBeforeCommit: as long as no commit is proposed, the end of the request's time is the end of the transaction.
+func TestTxnOutOfTimeBeforeCommit(t *testing.T) {
+	g := newRig(t, "m")
+	g.submit = func(r ids.RangeID, req *ranges.Request) bool {
+		if req.Prepare != nil && r == 2 {
+			g.s.clock.now.Add(70)
+		}
+		return false
+	}
+	_, err := g.txn(both("1"))
+	wantErr(t, "txn", err, rpctypes.ErrGRPCTimeout)
+	g.saw("lock 1, lock 2, prepare 1, prepare 2, abort, unlock 1, unlock 2")
+	if left := g.rangeOK(all()); left.Count != 0 || len(g.prepares) != 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// TestTxnCommitNames what the order log checks: participants in ascending order with their generations, the leases of all writes, the auth
+// revision.
+func TestTxnCommitNames(t *testing.T) {
+	g := newRig(t, "m")
+	g.noop(func(v *order.View) { v.AuthRevision = 6 })
+	var m *braidpb.TxnCommit
+	g.propose = func(cmd *braidpb.OrderCommand, done func(order.Result)) bool {
+		m = cmd.GetCommit()
+		done(order.Result{Committed: true, Revision: 9})
+		return true
+	}
+	descs := g.view.Routing.Ranges()
+	c := &coordination{call: g.s.begin(bg), v: g.view, w: &write{txn: both("1")}, txn: ids.TxnID{Node: 3, Incarnation: 1, Counter: 8}}
+	c.parts = participants(c.w, []*braidpb.RangeDescriptor{descs[1], descs[0]})
+	g.call(func() {
+		rev, err := c.commit(77, []eval.Write{{Key: []byte("a"), Lease: 4}, {Key: []byte("b")}, {Key: []byte("c"), Lease: 3}, {Key: []byte("z"), Lease: 4}})
+		if rev != 9 || err != nil {
+			t.Errorf("%d, %v", rev, err)
+		}
+	})
+	want := &braidpb.TxnCommit{
+		Txn: &braidpb.TxnID{Node: 3, Incarnation: 1, Counter: 8}, Participants: []uint64{1, 2}, Deadline: 77, AuthRevision: 6, Leases: []int64{4, 3},
+		Generations: []*braidpb.Generation{{Generation: 1}, {Generation: 1}},
+	}
+	if !proto.Equal(m, want) {
+		t.Errorf("got %v\nwant %v", m, want)
+	}
 }
