@@ -38,6 +38,9 @@ type CoreConfig struct {
 	ElectionTicks int
 	Await         router.Await
 	Mutation      Mutation
+	// RangeTiming overrides the timing of ranges, FlushTicks the age at which the data engine is flushed; zero stands for the defaults.
+	RangeTiming ranges.Timing
+	FlushTicks  int
 	// Send takes a letter to another node; it never blocks and may drop it.
 	Send func(to ids.NodeID, l *braidpb.Letter)
 	// Fatal is told, once, why the node cannot go on.
@@ -75,7 +78,10 @@ func OpenCore(cfg CoreConfig) (*Core, error) {
 	}
 	c := &Core{cfg: cfg, background: newBackground(), submitter: newSubmitter(cfg.Self, cfg.Incarnation)}
 	c.ranges.Store(&map[ids.RangeID]*localRange{})
-	c.flusher.c = c
+	c.flusher.c, c.flusher.every = c, cfg.FlushTicks
+	if cfg.FlushTicks == 0 {
+		c.flusher.every = flushTicks
+	}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening node %v in %s: %w", cfg.Self, cfg.DataDir, err), c.closeEngines())
 	}

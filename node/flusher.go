@@ -22,6 +22,7 @@ const (
 // flusher flushes the data engine by age and by the size of the Raft logs, and tells the machines what is durable then.
 type flusher struct {
 	c       *Core
+	every   int // ticks
 	running atomic.Bool
 	ticks   int    // since the last flush; the ticker's
 	log     int64  // size of the Raft logs after the last flush; the ticker's
@@ -33,7 +34,7 @@ type flusher struct {
 func (f *flusher) tick() {
 	f.ticks++
 	bytes := f.c.log.TotalBytes()
-	if f.ticks < flushTicks && bytes-f.log < flushLogBytes {
+	if f.ticks < f.every && bytes-f.log < flushLogBytes {
 		return
 	}
 	if f.running.Load() {

@@ -163,10 +163,12 @@ func (c *Core) addReplica(desc *braidpb.RangeDescriptor) error {
 		return nil
 	}
 	h := &rangeHost{c: c, id: id, desc: desc}
+	timing := c.cfg.RangeTiming
+	timing.ElectionTicks = c.cfg.ElectionTicks
 	replica, start, err := ranges.New(ranges.Config{
 		Descriptor: desc, Node: c.cfg.Self, Mutation: c.cfg.Mutation.Range, Logger: c.cfg.Logger.With("range", uint64(id)),
 		Limits: ranges.Limits{KeepEntries: c.cfg.SnapshotCount, KeepBytes: keepLogBytes},
-		Timing: ranges.Timing{ElectionTicks: c.cfg.ElectionTicks},
+		Timing: timing,
 	}, h)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/node"
 	braidpb "github.com/braidkv/braid/proto"
+	ranges "github.com/braidkv/braid/range"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 )
@@ -24,7 +25,10 @@ type Options struct {
 	LossRate, DuplicateRate float64
 	MinDelay, MaxDelay      Time
 	MinSync, MaxSync        Time
-	Log                     io.Writer // nil: quiet
+	// Knobs of the nodes, drawn from the seed unless set: they make rare paths common.
+	FlushTicks, StuckTicks, LockTicks int
+	KeepEntries                       uint64
+	Log                               io.Writer // nil: quiet
 }
 
 // tickInterval is the virtual length of a Raft tick (etcd's heartbeat interval).
@@ -71,6 +75,11 @@ func NewCluster(o Options) *Cluster {
 	if c.opts.MaxSync == 0 {
 		c.opts.MinSync, c.opts.MaxSync = 20*Microsecond, w.Between(100*Microsecond, 5*Millisecond)
 	}
+	if c.opts.FlushTicks == 0 {
+		draw := func(xs ...int) int { return xs[w.Rand.IntN(len(xs))] }
+		c.opts.FlushTicks, c.opts.StuckTicks, c.opts.LockTicks = draw(1, 4, 50), draw(1, 4, 30), draw(3, 50)
+		c.opts.KeepEntries = uint64(draw(1, 10, 1000))
+	}
 	for i := range o.Nodes {
 		c.members = append(c.members, &member{
 			id: ids.NodeID(i + 1), fs: vfs.NewCrashableMem(), skew: w.Between(0, 5*Millisecond),
@@ -98,9 +107,10 @@ func (c *Cluster) startNode(m *member) {
 	cfg := node.CoreConfig{
 		Config: node.Config{
 			Name: fmt.Sprintf("n%d", m.id), DataDir: "/braid/data", FS: m.fs, Logger: c.logger(m),
-			SnapshotCount: 50,
+			SnapshotCount: c.opts.KeepEntries,
 		},
 		Self: m.id, ClusterID: 0xb1a1d, Incarnation: m.incarnation, Workers: 1,
+		FlushTicks: c.opts.FlushTicks, RangeTiming: ranges.Timing{StuckTicks: c.opts.StuckTicks, LockTicks: c.opts.LockTicks},
 		ElectionTicks: 10, Await: c.World.Await, Mutation: c.opts.Mutation,
 	}
 	for _, k := range c.opts.SplitKeys {
