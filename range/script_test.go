@@ -16,7 +16,7 @@ import (
 	braidpb "github.com/braidkv/braid/proto"
 )
 
-// TestScripts runs the dialogues in testdata. Each begins with a sentence on what it shows; -rewrite records the output
+// TestScripts runs the dialogues in testdata/scripts. Each begins with a sentence on what it shows; -rewrite records the output
 // anew. The verbs (n is a node):
 //
 //	cluster nodes=3 [tuning=value ...]     begins
@@ -33,7 +33,7 @@ import (
 //	drop through=3, skip n=1               the order log forgets items; n takes an order snapshot
 //	state n=1, show n=1 [rev=5]            prints what the replica, or the engine, holds
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := &script{}
 		defer s.close()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
