@@ -31,10 +31,11 @@ func (m *Machine) apply() {
 	if initialised {
 		m.checkBootstrap()
 	}
-	if routing {
-		// Their items of this batch, if any, come with them from the queue.
-		m.createRanges(0)
+	for i, r := range m.created {
+		m.host.CreateRange(r.descriptor)
+		m.created[i] = nil
 	}
+	m.created = m.created[:0]
 	for i, it := range m.items {
 		m.host.Dispatch(ids.RangeID(it.GetRange()), it)
 		m.items[i] = nil
@@ -58,6 +59,9 @@ func (m *Machine) applyEntry(x *Entry) (*Effects, error) {
 	f := s.Apply(Point{Position: x.Position, Term: x.Term}, e)
 	if x.Conf != nil {
 		s.setConf(x.Conf)
+	}
+	if f.RoutingChanged {
+		m.created = append(m.created, m.reporter.sync(s)...) // so that items which come later in the batch are theirs
 	}
 	m.steps = append(m.steps, step{at: x.Position, revision: s.revision})
 	for _, it := range f.Items {

@@ -39,6 +39,7 @@ type Machine struct {
 
 	// Scratch.
 	steps    []step
+	created  []*rangeState // since the last publication
 	items    []*braidpb.Items
 	outcomes []Result
 	decided  []placedDecision // since the last publication
@@ -87,14 +88,14 @@ func New(cfg Config) (*Machine, StartInfo, error) {
 // again.
 func (m *Machine) Start(h Host) {
 	m.host = h
-	m.createRanges(0)
+	m.createRanges()
 }
 
-// createRanges creates ranges that are new here, and dispatches their items above a position.
-func (m *Machine) createRanges(above ids.Position) {
+// createRanges creates ranges that are new here, and dispatches their stored items.
+func (m *Machine) createRanges() {
 	for _, r := range m.reporter.sync(m.state) {
 		m.host.CreateRange(r.descriptor)
-		m.refill(r, above)
+		m.refill(r, 0)
 	}
 }
 
@@ -353,7 +354,7 @@ func (m *Machine) Restore(_ ids.NodeID, meta SnapMeta, done func(*SnapMeta)) {
 		m.reporter.ordered(t.id, r.ordered)
 		m.refill(r, before)
 	}
-	m.createRanges(0)
+	m.createRanges()
 	m.steps = append(m.steps[:0], step{at: s.at.Position, revision: s.revision})
 	m.publish(nil)
 	m.proposals.skipped(m)
