@@ -14,17 +14,20 @@ import (
 type Deriver struct {
 	user []byte // the key of the version taken last
 	last KeyState
-	have bool
+	have bool // the event of last is to be written
+	same bool // there is a last
 	k, v []byte
 }
 
-// Version takes the next version's key, as stored, and adds what is known by then to the batch.
-func (d *Deriver) Version(b *pebble.Batch, k []byte) error {
+// Version takes the next version's key, as stored, and adds what is known by then to the batch. indexed says that the
+// event of this version is in the index already; it is left alone then, for it may know what the key was before where the versions do
+// not tell any more.
+func (d *Deriver) Version(b *pebble.Batch, k []byte, indexed bool) error {
 	user, s, err := key.DecodeVersion(k)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	same := d.have && bytes.Equal(d.user, user)
+	same := d.same && bytes.Equal(d.user, user)
 	prev := KeyState{}
 	if same && s.Exists() {
 		prev = s
@@ -38,14 +41,14 @@ func (d *Deriver) Version(b *pebble.Batch, k []byte) error {
 			return err
 		}
 	}
-	d.user, d.last, d.have = append(d.user[:0], user...), s, true
+	d.user, d.last, d.have, d.same = append(d.user[:0], user...), s, !indexed, true
 	return nil
 }
 
 // End adds what is left.
 func (d *Deriver) End(b *pebble.Batch) error {
 	err := d.event(b, KeyState{})
-	d.have = false
+	d.have, d.same = false, false
 	return err
 }
 

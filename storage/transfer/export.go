@@ -1,9 +1,10 @@
 // Package transfer moves the state of one range from a node to another: it reads the versions and the replica's records of
 // the range from one moment of the sender's data engine, in chunks, and replaces those of the receiver's at once and durably.
 //
-// The event index and the lease attachments are not sent: they follow from the versions. The receiver writes them before the
-// versions replace the old ones. A crash between leaves entries without versions, which readers
-// skip; entries of the old state stay, for the old history is part of the new one.
+// The event index and the lease attachments are not sent: they follow from the versions. The receiver writes them, durably, before the
+// versions replace the old ones, and takes away attachments of the old state that do not hold any more afterwards. A crash
+// between leaves entries without versions, which readers skip. Events of the old state stay, for its history is part of the new
+// one's; what of it is compacted goes with the next compaction.
 package transfer
 
 import (
@@ -19,25 +20,29 @@ import (
 )
 
 // Exporter reads a range's state as of its creation. It belongs to one goroutine.
+//
+// It holds on to tables and memtables as of then, so it must not be kept for long without being read.
 type Exporter struct {
-	snap *pebble.Snapshot
-	its  []*pebble.Iterator
+	its  []*pebble.Iterator // of one moment
 	at   int
 	open bool // its[at] is positioned
 }
 
 // Export fixes the state of a range: the versions of its span and its replica's records.
 func Export(e *storage.Engines, start, end []byte, r ids.RangeID) (*Exporter, error) {
-	x := &Exporter{snap: e.Data.NewSnapshot()}
-	lower, upper := key.ReplicaBounds(r)
-	for _, b := range [][2][]byte{{key.AppendBound(nil, start, false), key.AppendBound(nil, end, true)}, {lower, upper}} {
-		it, err := x.snap.NewIter(&pebble.IterOptions{LowerBound: b[0], UpperBound: b[1]})
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("transfer: opening an iterator on range %d: %w", r, err), x.Close())
-		}
-		x.its = append(x.its, it)
+	versions, err := e.Data.NewIter(&pebble.IterOptions{
+		LowerBound: key.AppendBound(nil, start, false), UpperBound: key.AppendBound(nil, end, true),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("transfer: opening an iterator on range %d: %w", r, err)
 	}
-	return x, nil
+	// A clone sees what its original sees.
+	lower, upper := key.ReplicaBounds(r)
+	records, err := versions.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: lower, UpperBound: upper}})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("transfer: opening an iterator on range %d: %w", r, err), versions.Close())
+	}
+	return &Exporter{its: []*pebble.Iterator{versions, records}}, nil
 }
 
 // Next reads the next chunk, of about maxBytes and at least one record unless it is done. The slices are the caller's.
@@ -70,9 +75,8 @@ func (x *Exporter) Close() error {
 		errs = append(errs, it.Close())
 	}
 	x.its = nil
-	if x.snap != nil {
-		errs = append(errs, x.snap.Close())
-		x.snap = nil
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("transfer: closing: %w", err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
