@@ -567,7 +567,7 @@ func TestMutants(t *testing.T) {
 		{"no void", NoVoid},
 		{"thin runs", ThinRuns},
 		{"commit after abort", CommitAfterAbort},
-		{"uncommitted in reports", ReportUncommitted},
+		{"uncommitted in reports", reportUncommitted},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			for seed := range uint64(200) {

@@ -350,7 +350,7 @@ func (n *hNode) hear(r *hRange) {
 		return
 	}
 	through := n.know[r.id]
-	if n.c.mutation.has(ReportUncommitted) && term == r.term {
+	if n.c.mutation.has(reportUncommitted) && term == r.term {
 		through = len(r.facts.stamps)
 	}
 	for from := n.said[r.id]; int(from) < through; from = n.said[r.id] {

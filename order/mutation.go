@@ -15,8 +15,8 @@ const (
 	AcceptGap
 	// CommitAfterAbort: a commit overrides an earlier abort.
 	CommitAfterAbort
-	// ReportUncommitted is for the harness of this package's tests: ranges report what is only appended (breaks O1).
-	ReportUncommitted
+	// reportUncommitted is for the harness of this package's tests: ranges report what is only appended (breaks O1).
+	reportUncommitted
 )
 
 func (m Mutation) has(x Mutation) bool { return m&x != 0 }
