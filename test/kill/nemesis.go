@@ -19,7 +19,7 @@ type fault struct {
 var allFaults = []fault{
 	{"kill", "kill -9 of one node", (*nemesis).kill},
 	{"pause", "SIGSTOP of the leader for longer than an election", (*nemesis).pauseLeader},
-	{"all", "kill -9 of all nodes at once", func(n *nemesis, ctx context.Context) error { return n.r.killAll(ctx, nil) }},
+	{"all", "kill -9 of all nodes at once", (*nemesis).all},
 	{"term", "SIGTERM of one node", (*nemesis).term},
 	{"flap", "kill -9 of one node again and again", (*nemesis).flap},
 	{"rollback", "kill -9 of all nodes and their data put back: a fault no store survives, to test the test", (*nemesis).rollback},
@@ -38,6 +38,8 @@ type nemesis struct {
 	r     *run
 	rand  *rand.Rand
 	saved string // copy of all data, for rollback
+	// victim is the node that the last fault hit.
+	victim string
 }
 
 // work injects faults until ctx ends; the last one is healed.
@@ -61,10 +63,12 @@ func (n *nemesis) work(ctx context.Context) error {
 		}
 		f := choice[n.rand.IntN(len(choice))]
 		n.r.faults[f.name]++
+		began := n.r.seconds()
 		// A fault is healed even if the time is over meanwhile.
 		if err := f.do(n, context.WithoutCancel(ctx)); err != nil {
 			return fmt.Errorf("%s: %w", f.what, err)
 		}
+		fmt.Printf("%5.1fs to %5.1fs: %s (%s)\n", began, n.r.seconds(), f.what, n.victim)
 	}
 }
 
@@ -91,8 +95,18 @@ func (r *run) kill(node int) error {
 	return r.cl.Nodes[node].Kill()
 }
 
+// draw draws a node to hit.
+func (n *nemesis) draw() int {
+	return n.hit(n.rand.IntN(len(n.r.cl.Nodes)))
+}
+
+func (n *nemesis) hit(node int) int {
+	n.victim = n.r.cl.Nodes[node].Name
+	return node
+}
+
 func (n *nemesis) kill(ctx context.Context) error {
-	node := n.rand.IntN(len(n.r.cl.Nodes))
+	node := n.draw()
 	if err := n.r.kill(node); err != nil {
 		return err
 	}
@@ -101,7 +115,7 @@ func (n *nemesis) kill(ctx context.Context) error {
 }
 
 func (n *nemesis) flap(ctx context.Context) error {
-	node := n.rand.IntN(len(n.r.cl.Nodes))
+	node := n.draw()
 	for range 3 {
 		if err := n.r.kill(node); err != nil {
 			return err
@@ -119,7 +133,7 @@ func (n *nemesis) flap(ctx context.Context) error {
 }
 
 func (n *nemesis) term(ctx context.Context) error {
-	node := n.rand.IntN(len(n.r.cl.Nodes))
+	node := n.draw()
 	n.r.life[node].Add(1)
 	if err := n.r.cl.Nodes[node].Terminate(); err != nil {
 		return err
@@ -134,7 +148,7 @@ func (n *nemesis) term(ctx context.Context) error {
 }
 
 func (n *nemesis) pauseLeader(ctx context.Context) error {
-	node := n.leader(ctx)
+	node := n.hit(n.leader(ctx))
 	if err := n.r.cl.Nodes[node].Pause(); err != nil {
 		return err
 	}
@@ -153,6 +167,11 @@ func (n *nemesis) leader(ctx context.Context) int {
 		}
 	}
 	return n.rand.IntN(len(n.r.cl.Nodes))
+}
+
+func (n *nemesis) all(ctx context.Context) error {
+	n.victim = "all"
+	return n.r.killAll(ctx, nil)
 }
 
 // killAll ends all nodes at once and starts them again; between may touch their data.
@@ -185,6 +204,7 @@ func (r *run) killAll(ctx context.Context, between func() error) error {
 
 // rollback saves all data the first time and puts it back the next.
 func (n *nemesis) rollback(ctx context.Context) error {
+	n.victim = "all"
 	return n.r.killAll(ctx, func() error {
 		put := n.saved != ""
 		if !put {

@@ -48,6 +48,8 @@ func newRun(o options, cl *servers.Cluster, dir string) *run {
 // now is the time of the histories.
 func (r *run) now() int64 { return int64(time.Since(r.began)) }
 
+func (r *run) seconds() float64 { return time.Since(r.began).Seconds() }
+
 func dial(endpoint string) (*clientv3.Client, error) {
 	const most = 256 << 20
 	c, err := clientv3.New(clientv3.Config{
@@ -151,7 +153,7 @@ func (r *run) show(ctx context.Context) {
 				ok += c.answered.Load()
 				open += c.open.Load()
 			}
-			fmt.Printf("%5.0fs: %d requests answered, %d ambiguous, revision %d\n", time.Since(r.began).Seconds(), ok, open, r.newest.Load())
+			fmt.Printf("%5.1fs: %d requests answered, %d ambiguous, revision %d\n", r.seconds(), ok, open, r.newest.Load())
 		}
 	}
 }
