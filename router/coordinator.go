@@ -250,10 +250,7 @@ func (c *coordination) commit(deadline uint64, writes []eval.Write) (ids.Revisio
 
 // namesLease tells whether the request itself names a lease.
 func (w *write) namesLease() bool {
-	if w.txn == nil {
-		return w.put.GetLease() != 0
-	}
-	return txnNamesLease(w.txn)
+	return w.put.GetLease() != 0 || w.txn != nil && txnNamesLease(w.txn)
 }
 
 func txnNamesLease(t *pb.TxnRequest) bool {

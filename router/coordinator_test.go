@@ -357,19 +357,43 @@ func TestTxnReadsPast(t *testing.T) {
 	}
 	g.saw("lock 1, prepare 1, commit")
 
-	// A compaction while it reads: it starts again, and finds its revision compacted.
+	// A compaction that a replica carries out while it reads: the order state that says so is waited for, then it starts again, and finds its
+	// revision compacted.
 	g.submitted = nil
 	g.read = func(func(ids.Position, error)) bool {
 		g.read = nil
-		g.w.later(func() { g.w.later(func() { g.compact(3) }) })
+		g.fronts[2].Advance(g.view.Position + 1)
 		return false
 	}
 	c = g.start(func() { got, err = g.s.Txn(bg, past()) })
-	g.ticks(1)
+	g.waits(c)
+	g.compact(3)
+	g.catchUp(2)
+	g.run()
 	g.finished(c)
 	wantErr(t, "compacted meanwhile", err, rpctypes.ErrGRPCCompacted)
 	if left := g.rangeOK(key("a")); left.Kvs[0].Version != 1 || len(g.locks)+len(g.prepares) != 0 {
 		t.Errorf("left %v", left)
+	}
+	g.saw("lock 1, unlock 1, lock 1, unlock 1")
+
+	// No position to read at, or none that says whether something was compacted: certainly not done.
+	g.read = func(done func(ids.Position, error)) bool {
+		g.w.later(func() { done(0, order.ErrNoLeader) })
+		return true
+	}
+	_, err = g.txn(past())
+	wantErr(t, "no leader", err, rpctypes.ErrGRPCTimeout)
+	g.read = func(func(ids.Position, error)) bool {
+		g.fronts[2].Advance(g.view.Position + 1)
+		return false
+	}
+	c = g.start(func() { got, err = g.s.Txn(bg, past()) })
+	g.ticks(70)
+	g.finished(c)
+	wantErr(t, "order state lags", err, rpctypes.ErrGRPCTimeout)
+	if len(g.locks)+len(g.prepares) != 0 {
+		t.Error("something is left")
 	}
 }
 
