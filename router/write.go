@@ -317,6 +317,10 @@ func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Comp
 		return nil, writeError(err)
 	}
 	res, err := c.propose(&braidpb.OrderCommand{Kind: &braidpb.OrderCommand_Compact{Compact: &braidpb.Compact{Revision: r.Revision}}})
+	if r.Revision == 0 && errors.Is(err, order.ErrCompacted) && s.b.View().CompactRevision == 0 {
+		// As in etcd: before the first compaction, one at 0 is no error. It removes nothing.
+		return &pb.CompactionResponse{Header: s.header(s.b.View().Revision)}, nil
+	}
 	if err != nil {
 		return nil, writeError(err)
 	}

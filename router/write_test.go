@@ -327,6 +327,11 @@ func TestCompact(t *testing.T) {
 		g.call(func() { resp, err = g.s.Compact(bg, &pb.CompactionRequest{Revision: rev}) })
 		return resp, err
 	}
+	if resp, err := compact(0); err != nil || resp.Header.Revision != 6 {
+		t.Errorf("at 0, never compacted: %v, %v", resp, err)
+	}
+	_, err := compact(-1)
+	wantErr(t, "-1, never compacted", err, rpctypes.ErrGRPCCompacted)
 	resp, err := compact(4)
 	if err != nil || resp.Header.Revision != 6 {
 		t.Errorf("got %v, %v", resp, err)
