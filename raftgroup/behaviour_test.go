@@ -303,6 +303,27 @@ func TestOneReplica(t *testing.T) {
 	}
 }
 
+// TestReadAfterRestartOfOneReplica shows that the only voter of a group, which after a restart knows less to be committed than it has
+// answered before, holds reads back until it has committed an entry of its term.
+func TestReadAfterRestartOfOneReplica(t *testing.T) {
+	w := quietSim(t, simParams{groups: 1, nodes: 1, workers: 1})
+	w.mustConverge(50 * ms)
+	for range 5 {
+		w.propose(0)
+		w.run(5*ms, nil)
+	}
+	last := w.leader(0).st.index
+	w.node(1).crash()
+	w.node(1).start()
+	w.read(0) // before anything else
+	if !w.run(100*ms, func() bool { m := w.leader(0); return m != nil && m.answered[w.ctx] }) {
+		t.Fatal("no answer")
+	}
+	if got := w.leader(0).lastRead; got < last {
+		t.Errorf("a read was answered with entry %d, but entry %d was delivered before the restart", got, last)
+	}
+}
+
 // TestRemovedLeaderIsHeard shows that a leader whose change removes itself does not leave the others without a leader: they do
 // not know the change committed, and by the old configuration they need its vote, which it refuses, its log being longer.
 func TestRemovedLeaderIsHeard(t *testing.T) {

@@ -72,6 +72,7 @@ type testMachine struct {
 	role      Role
 	reads     map[uint64]ids.Index
 	answered  map[uint64]bool
+	lastRead  ids.Index // of the last answer
 	dropped   int // proposals
 	restoring bool
 	ticks     int
@@ -162,7 +163,7 @@ func (m *testMachine) ReadState(ctx uint64, index ids.Index) {
 	floor, ok := m.reads[ctx]
 	m.check(ok, "answer to a read that was not asked")
 	m.check(index >= floor, "read at %d, but %d was delivered before it", index, floor)
-	m.answered[ctx] = true
+	m.answered[ctx], m.lastRead = true, index
 }
 
 func (m *testMachine) Tick() { m.ticks++ }
