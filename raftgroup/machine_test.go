@@ -73,7 +73,7 @@ type testMachine struct {
 	reads     map[uint64]ids.Index
 	answered  map[uint64]bool
 	lastRead  ids.Index // of the last answer
-	dropped   int // proposals
+	dropped   int       // proposals
 	restoring bool
 	ticks     int
 	busy      bool // not idle
