@@ -79,6 +79,7 @@ type testMachine struct {
 	busy      bool // not idle
 	noSnap    bool
 	onFlush   func()
+	onRole    func()
 }
 
 func (m *testMachine) check(ok bool, format string, args ...any) {
@@ -157,6 +158,9 @@ func (m *testMachine) Role(r Role) {
 	}
 	m.role = r
 	m.trace("role %d.%d %d %d %v", m.node, m.g.ID(), r.Term, r.LeaderReplica, r.IsLeader)
+	if m.onRole != nil {
+		m.onRole()
+	}
 }
 
 func (m *testMachine) ReadState(ctx uint64, index ids.Index) {
