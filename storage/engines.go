@@ -3,8 +3,11 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -35,7 +38,8 @@ type Engines struct {
 }
 
 // Open creates or opens a directory. One process has it at a time, else ErrInUse; another format than
-// FormatVersion is ErrFormat. An error about a corrupt file names the file.
+// FormatVersion is ErrFormat. An error about a corrupt file names the file; Open sees damage of what it reads, the rest is
+// seen when it is read.
 func Open(o Options) (*Engines, error) {
 	o.setDefaults()
 	e := &Engines{opts: o, fs: o.FS}
@@ -63,15 +67,37 @@ func (e *Engines) open() error {
 	if err := errors.Join(e.fs.RemoveAll(tmp), e.fs.MkdirAll(tmp, 0o700)); err != nil {
 		return fmt.Errorf("storage: clearing %s: %w", tmp, err)
 	}
+	if err := errors.Join(checkManifest(e.fs, e.path(logDir)), checkManifest(e.fs, e.path(dataDir))); err != nil {
+		return err
+	}
 	e.cache = pebble.NewCache(e.opts.CacheBytes)
 	if e.Log, err = pebble.Open(e.path(logDir), e.logOptions()); err != nil {
-		return fmt.Errorf("storage: opening the log engine in %s: %w", e.path(logDir), err)
+		return fmt.Errorf("storage: opening the log engine in %s: %w%s", e.path(logDir), err, e.namedLogs(err))
+	}
+	if _, err := e.fs.Stat(e.path(dataDir)); err == nil {
+		if err := e.warnOfBlobs(); err != nil {
+			return err
+		}
 	}
 	e.dataOpts = e.dataOptions()
 	if e.Data, err = pebble.Open(e.path(dataDir), e.dataOpts); err != nil {
 		return fmt.Errorf("storage: opening the data engine in %s: %w", e.path(dataDir), err)
 	}
 	return nil
+}
+
+// namedLogs names the write-ahead logs, if an error is about one of them: the engine does not say which.
+func (e *Engines) namedLogs(err error) string {
+	if !errors.Is(err, record.ErrInvalidChunk) && !errors.Is(err, record.ErrZeroedChunk) && !errors.Is(err, record.ErrUnexpectedEOF) {
+		return ""
+	}
+	names, err := e.fs.List(e.path(logDir))
+	if err != nil {
+		return ""
+	}
+	names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, ".log") })
+	slices.Sort(names)
+	return " (one of " + strings.Join(names, ", ") + ")"
 }
 
 func (e *Engines) path(name string) string { return e.fs.PathJoin(e.opts.Dir, name) }

@@ -1,9 +1,11 @@
 package storage
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	iofs "io/fs"
 
@@ -23,7 +25,7 @@ type Identity struct {
 	Token     string `json:"token"`
 }
 
-// format is the content of FORMAT.
+// format is the first line of FORMAT; the second is its checksum.
 type format struct {
 	Format   int       `json:"braid_format"`
 	Identity *Identity `json:"identity,omitempty"`
@@ -68,9 +70,13 @@ func (e *Engines) readFormat() error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("storage: reading %s: %w", path, err)
 	}
+	line, sum, _ := bytes.Cut(text, []byte("\n"))
+	if string(sum) != checksum(line) {
+		return fmt.Errorf("%w: %s: checksum", ErrCorrupt, path)
+	}
 	var ff format
-	if err := json.Unmarshal(text, &ff); err != nil {
-		return fmt.Errorf("storage: %s is corrupt: %w", path, err)
+	if err := json.Unmarshal(line, &ff); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
 	}
 	if ff.Format != FormatVersion {
 		return fmt.Errorf("%w: %s says %d, this version of braid knows %d", ErrFormat, path, ff.Format, FormatVersion)
@@ -85,12 +91,13 @@ func (e *Engines) writeFormat(id *Identity) error {
 	if err != nil {
 		return fmt.Errorf("storage: encoding the format: %w", err)
 	}
+	text = append(append(text, '\n'), checksum(text)...)
 	path, tmp := e.path(formatFile), e.path(formatFile+".tmp")
 	f, err := e.fs.Create(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return fmt.Errorf("storage: creating %s: %w", tmp, err)
 	}
-	if _, err = f.Write(append(text, '\n')); err == nil {
+	if _, err = f.Write(text); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -100,6 +107,11 @@ func (e *Engines) writeFormat(id *Identity) error {
 		return fmt.Errorf("storage: renaming %s: %w", tmp, err)
 	}
 	return syncDir(e.fs, e.opts.Dir)
+}
+
+// checksum is the second line of FORMAT.
+func checksum(line []byte) string {
+	return fmt.Sprintf("crc32c %08x\n", crc32.Checksum(line, castagnoli))
 }
 
 func syncDir(fs vfs.FS, dir string) error {
