@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -40,6 +41,12 @@ func filled(b *testing.B, n, size int) *storage.Engines {
 			b.Error(err)
 		}
 	})
+	write(b, e, n, size, 100)
+	return e
+}
+
+// write puts n keys in no order.
+func write(b *testing.B, e *storage.Engines, n, size, perBatch int) {
 	w := mvcc.NewWriter(e.Data)
 	r := rand.New(rand.NewPCG(1, 2))
 	order := r.Perm(n)
@@ -47,7 +54,7 @@ func filled(b *testing.B, n, size int) *storage.Engines {
 	for i := 0; i < n; {
 		batch := e.Data.NewBatch()
 		w.Reset(batch)
-		for range min(100, n-i) {
+		for range min(perBatch, n-i) {
 			k = benchKey(k, order[i])
 			if _, err := w.Put(mvcc.Put{Key: k, Value: benchValue(r, size), Rev: ids.Revision(i + 2)}); err != nil {
 				b.Fatal(err)
@@ -56,7 +63,6 @@ func filled(b *testing.B, n, size int) *storage.Engines {
 		}
 		commit(b, w, batch)
 	}
-	return e
 }
 
 // benchValue compresses to about a half.
@@ -231,4 +237,48 @@ func BenchmarkCount(b *testing.B) {
 			b.ReportMetric((cpu()-began)/float64(b.N)/10_000, "cpu-ns/key")
 		})
 	}
+}
+
+// BenchmarkMillion writes a million keys of 100 bytes in batches of 64 and opens the store again. It reports the highest resident memory on the
+// way, how long the second start took, and the processor time of a put, flushes and compactions included.
+func BenchmarkMillion(b *testing.B) {
+	for b.Loop() {
+		fs, dir := vfs.Default, b.TempDir()
+		e, err := storage.Open(storage.Options{FS: fs, Dir: dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		began := cpu()
+		write(b, e, 1_000_000, 100, 64)
+		b.ReportMetric((cpu()-began)/1e6, "cpu-ns/put")
+		log, data := e.DiskUsage()
+		b.ReportMetric(float64(log+data)/1e6, "disk-MB")
+		b.ReportMetric(resident(b), "max-rss-MB")
+		if err := e.FlushData(); err != nil {
+			b.Fatal(err)
+		}
+		if err := e.Close(); err != nil {
+			b.Fatal(err)
+		}
+		start := time.Now()
+		if e, err = storage.Open(storage.Options{FS: fs, Dir: dir}); err != nil {
+			b.Fatal(err)
+		}
+		if kv, err := mvcc.Get(e.Data, benchKey(nil, 12345), mvcc.Latest); kv == nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "restart-ms")
+		if err := e.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// resident is the most memory that the process has had, in MB.
+func resident(b *testing.B) float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return float64(u.Maxrss) / 1000
 }
