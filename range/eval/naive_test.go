@@ -78,10 +78,10 @@ func holds(s *store, c *pb.Compare) bool {
 		case pb.Compare_LEASE:
 			d = diff(kv.Lease, c.GetLease())
 		}
-		ok := map[pb.Compare_CompareResult]bool{
+		ok, known := map[pb.Compare_CompareResult]bool{
 			pb.Compare_EQUAL: d == 0, pb.Compare_NOT_EQUAL: d != 0, pb.Compare_GREATER: d > 0, pb.Compare_LESS: d < 0,
 		}[c.Result]
-		if !ok {
+		if known && !ok {
 			return false
 		}
 	}
