@@ -179,7 +179,6 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: c.KeepAliveInterval, Timeout: c.KeepAliveTimeout}),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(connWindowBytes),
-		grpc.SharedWriteBuffer(true),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.UnaryInterceptor(s.metrics.unary),
 		grpc.StreamInterceptor(s.metrics.stream),

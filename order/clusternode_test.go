@@ -30,7 +30,6 @@ type hNode struct {
 	events      []any
 	states      []hReadState
 	restored    func() // to be called when the data is flushed; entries stay away until then
-	skipped     int    // position of a snapshot being installed
 	published   ids.Position
 	waits       int // reads that wait for their position
 

@@ -86,7 +86,7 @@ func (c Config) Validate() error {
 	c.setDefaults()
 	var errs []error
 	if c.Node == 0 {
-		errs = append(errs, errors.New("Node is zero"))
+		errs = append(errs, errors.New("the node has no ID"))
 	}
 	for _, x := range []struct {
 		name string

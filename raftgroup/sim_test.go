@@ -90,7 +90,6 @@ type simNode struct {
 	log         *raftlog.Log
 	store       *Store
 	machines    map[ids.GroupID]*testMachine
-	ticks       uint64 // odd and even offsets of clocks
 	seen        map[ids.NodeID]uint64
 	// durable
 	disk     map[ids.GroupID]machineState

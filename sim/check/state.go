@@ -23,9 +23,6 @@ type timeline struct {
 	events [][]Event
 }
 
-// last is the highest revision that the timeline knows.
-func (t *timeline) last() int64 { return t.base + int64(len(t.events)) }
-
 // at returns the events of a revision above base.
 func (t *timeline) at(rev int64) []Event { return t.events[rev-t.base-1] }
 
