@@ -353,14 +353,23 @@ func (c *Core) locals() []*localRange {
 func (c *Core) Close() error {
 	c.background.close()
 	c.submitter.close()
-	return c.closeEngines()
+	return errors.Join(c.closeReplicas(), c.closeEngines())
+}
+
+// closeReplicas lets the replicas go of what they hold open on the engines.
+func (c *Core) closeReplicas() error {
+	var errs []error
+	for _, l := range c.locals() {
+		errs = append(errs, l.replica.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Abandon ends a node as a crash does, for the simulation: nothing is handed over, flushed or answered.
 func (c *Core) Abandon() {
-	defer func() { _ = recover() }() // the engines complain of iterators that are open, as they are in a crash
+	defer func() { _ = recover() }() // the engines complain of iterators that are open, as they may be in a crash
 	c.background.close()
-	_ = c.closeEngines() // what is still open on the engines is lost with the process
+	_ = errors.Join(c.closeReplicas(), c.closeEngines()) // their errors are lost with the process
 }
 
 func (c *Core) closeEngines() error {

@@ -166,7 +166,7 @@ func (c *Core) addReplica(desc *braidpb.RangeDescriptor) error {
 	timing := c.cfg.RangeTiming
 	timing.ElectionTicks = c.cfg.ElectionTicks
 	replica, start, err := ranges.New(ranges.Config{
-		Descriptor: desc, Node: c.cfg.Self, Mutation: c.cfg.Mutation.Range, Logger: c.cfg.Logger.With("range", uint64(id)),
+		Descriptor: desc, Node: c.cfg.Self, Incarnation: c.cfg.Incarnation, Mutation: c.cfg.Mutation.Range, Logger: c.cfg.Logger.With("range", uint64(id)),
 		Limits: ranges.Limits{KeepEntries: c.cfg.SnapshotCount, KeepBytes: keepLogBytes},
 		Timing: timing,
 	}, h)
