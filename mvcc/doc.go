@@ -12,6 +12,8 @@
 // revision, zero if it did not exist, else followed by the fields of its version) and the user key. Under l: one empty
 // record for each key of a lease.
 //
+// M1: the versions of a key have ascending revisions, at most one at each; a transaction writes no key twice.
+//
 // Entries under e and l may be left over from a state that an imported one replaced (see package transfer). What reads
 // them asks the versions whether they still hold.
 package mvcc

@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/braidkv/braid/internal/ids"
+	"github.com/braidkv/braid/internal/invariant"
 	"github.com/braidkv/braid/storage/key"
 )
 
@@ -21,7 +22,7 @@ type Put struct {
 
 // maxKnown is how many keys' newest states make a generation of a Writer's memory. There are two: a key used within the last one is
 // kept. A batch may overfill a generation by its own keys, for they must not be forgotten before it is committed.
-const maxKnown = 4096
+const maxKnown = 8192
 
 // known is the newest state of a key that a Writer has seen or made.
 type known struct {
@@ -194,6 +195,9 @@ func (w *Writer) note(e *known, s KeyState) {
 
 // write adds a version, its event and the change of its lease to the batch.
 func (w *Writer) write(user, value []byte, s, prev KeyState) error {
+	if s.Mod <= prev.Mod {
+		invariant.Fail("M1", "version %d of key %q after version %d", s.Mod, user, prev.Mod)
+	}
 	w.k = key.AppendVersion(w.k[:0], user, s)
 	if err := w.batch.Set(w.k, value, nil); err != nil {
 		return err
