@@ -23,7 +23,7 @@ type Config struct {
 	// MaxTxnOps is etcd's --max-txn-ops (default 128), MaxRequestBytes its --max-request-bytes (default 1.5 MiB).
 	MaxTxnOps       int
 	MaxRequestBytes int
-	// QuotaBytes is etcd's --quota-backend-bytes, as Status shows it (default 2 GiB).
+	// QuotaBytes is etcd's --quota-backend-bytes, as Status shows it (default 2 GiB; negative: no quota).
 	QuotaBytes int64
 	// Version is etcd's version that Status shows.
 	Version string
@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 		value int64
 	}{
 		{"RequestTicks", int64(c.RequestTicks)}, {"LagTicks", int64(c.LagTicks)}, {"MaxTxnOps", int64(c.MaxTxnOps)},
-		{"MaxRequestBytes", int64(c.MaxRequestBytes)}, {"QuotaBytes", c.QuotaBytes},
+		{"MaxRequestBytes", int64(c.MaxRequestBytes)},
 	} {
 		if x.value < 0 {
 			errs = append(errs, fmt.Errorf("router: %s is %d", x.name, x.value))
