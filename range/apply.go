@@ -41,10 +41,10 @@ func (r *Replica) applyBatch() bool {
 		r.queue.PopFront()
 		worked = true
 	}
-	for _, step := range []func() (bool, error){r.passEntries, r.storeTxns} {
+	for _, step := range []func() (bool, error){r.passEntries, r.storeTxns, r.storeConf} {
 		ok, err := step()
 		if err != nil {
-			r.fail("storing what became of transactions", err)
+			r.fail("storing the replica's records", err)
 			return false
 		}
 		worked = worked || ok
@@ -187,6 +187,15 @@ func (r *Replica) passEntries() (bool, error) {
 		r.cursor.index, r.cursor.term, moved = e.index, e.term, true
 	}
 	return moved, nil
+}
+
+// storeConf stores the configuration if it is new.
+func (r *Replica) storeConf() (bool, error) {
+	if !r.confDirty {
+		return false, nil
+	}
+	r.confDirty = false
+	return true, r.records.set(r.batch, r.records.at(recordConf, ids.TxnID{}), confRecord(&r.conf, r.confTerm))
 }
 
 // giveAnswers tells clients what the committed batch has done for them, and releases their latches.

@@ -26,6 +26,8 @@ type cluster struct {
 	trace  io.Writer // nil: silent
 	cfg    func(*Config)
 	starts uint64
+	// copies says how often a letter arrives; nil: once.
+	copies func() int
 	// memtable is the size of the data engines' memtables.
 	memtable uint64
 	err      error // first fault found by the stand-ins
@@ -474,15 +476,24 @@ func (m *member) Background(job func() any) { m.jobs = append(m.jobs, job) }
 
 func (m *member) SendStateRequest(to ids.NodeID, q *braidpb.StateRequest) {
 	m.c.tracef("n%d: ask n%d for chunk %d, frontier %d", m.id, to, q.Chunk, q.MinFrontier)
-	if o := m.c.node(to); !o.down {
-		o.inbox = append(o.inbox, StateRequest{m.id, q})
-	}
+	m.c.post(to, StateRequest{m.id, q})
 }
 
 func (m *member) SendStateChunk(to ids.NodeID, q *braidpb.StateChunk) {
 	m.c.tracef("n%d: chunk %d to n%d%s", m.id, q.Chunk, to, map[bool]string{true: ", the last"}[q.Last]+q.Error)
-	if o := m.c.node(to); !o.down {
-		o.inbox = append(o.inbox, StateChunk{m.id, q})
+	m.c.post(to, StateChunk{m.id, q})
+}
+
+// post brings a letter to a node, now.
+func (c *cluster) post(to ids.NodeID, letter any) {
+	n := 1
+	if c.copies != nil {
+		n = c.copies()
+	}
+	if o := c.node(to); !o.down {
+		for range n {
+			o.inbox = append(o.inbox, letter)
+		}
 	}
 }
 

@@ -196,10 +196,15 @@ func (r *Replica) dropFetch() {
 
 // takeOver makes the imported state the replica's own.
 func (r *Replica) takeOver(f *fetch) {
-	old, seq := r.txns, r.cursor.seq
+	old, seq, conf, term := r.txns, r.cursor.seq, r.conf, r.confTerm
 	if err := r.load(); err != nil {
 		r.fail("loading an imported state", err)
 		return
+	}
+	if conf.Index > r.conf.Index { // delivered meanwhile, or not yet ordered there
+		r.conf, r.confTerm, r.confDirty = conf, term, true
+	} else {
+		r.confDirty = false
 	}
 	r.logger.Info("state installed", "from", f.from.String(), "index", uint64(r.cursor.index), "seq", uint64(r.cursor.seq), "frontier", uint64(r.cursor.frontier))
 	r.writer = mvcc.NewWriter(r.host.Data())

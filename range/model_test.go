@@ -12,7 +12,6 @@ import (
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/mvcc"
-	braidpb "github.com/braidkv/braid/proto"
 	"github.com/braidkv/braid/range/eval"
 )
 
@@ -182,5 +181,3 @@ func (m *model) compare(n *member, compacted ids.Revision) error {
 	}
 	return nil
 }
-
-var _ = braidpb.RangeErrorCode_RANGE_OK

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/braidkv/braid/internal/ids"
-	"github.com/braidkv/braid/mvcc"
 	braidpb "github.com/braidkv/braid/proto"
 )
 
@@ -41,6 +40,12 @@ type coordinated struct {
 	committed  ids.Revision
 }
 
+// mode is what a random test does beyond the usual.
+type mode struct {
+	leases   bool // writes name leases, which go away
+	starving bool // nodes lack items; letters get lost and come twice
+}
+
 // random drives a cluster in random steps.
 type random struct {
 	*cluster
@@ -49,10 +54,12 @@ type random struct {
 	newest  ids.Revision // answered
 	flushed map[ids.NodeID]ids.Position
 	n       int
-	leases  bool
-	steps   int
-	faults  int // of a thousand steps
-	rnd     *rand.Rand
+	mode
+	steps  int
+	faults int // of a thousand steps
+	// lazy is a node that does not apply the order log: it will lack items. Nil: none.
+	lazy *member
+	rnd  *rand.Rand
 }
 
 // between is a random number in [lo, hi].
@@ -305,9 +312,9 @@ func (x *random) step() {
 	case n < 72:
 		x.order.cut(x.order.newest().ordered + ids.Seq(x.between(1, 8)))
 	case n < 82:
-		x.anyNode().applyOrder()
+		x.applyOrder(x.anyNode())
 	case n < 92:
-		x.target().applyOrder()
+		x.applyOrder(x.target())
 	case n < 95:
 		if m := x.target(); !m.down {
 			m.rep.Tick()
@@ -321,9 +328,36 @@ func (x *random) step() {
 	}
 }
 
+func (x *random) applyOrder(m *member) {
+	if m != x.lazy {
+		m.applyOrder()
+	}
+}
+
+// starve has a node lack items for good: it falls behind, the others are flushed and the items dropped, and it gets an order
+// snapshot.
+func (x *random) starve() {
+	if x.lazy == nil {
+		x.lazy = x.anyNode()
+		return
+	}
+	for _, m := range x.nodes {
+		if m != x.lazy && !m.down {
+			x.flush(m)
+		}
+	}
+	x.order.drop(x.flushedByMajority(x.flushed))
+	x.lazy.skipOrder()
+	x.lazy = nil
+}
+
 // disturb makes something unusual happen.
 func (x *random) disturb() {
 	m := x.anyNode()
+	if x.starving && x.between(0, 1) == 0 {
+		x.starve()
+		return
+	}
 	switch n := x.between(0, 99); {
 	case n < 25:
 		x.elect()
@@ -350,6 +384,7 @@ func (x *random) disturb() {
 
 // settle ends all faults and lets the cluster come to rest.
 func (x *random) settle() {
+	x.copies, x.lazy = nil, nil
 	for _, m := range x.nodes {
 		m.dropping = false
 	}
@@ -415,107 +450,8 @@ func (x *random) electAnybody() *member {
 	return nil
 }
 
-// check compares everything that was answered, and what the nodes hold, with the model.
-func (x *random) check() {
-	revs, err := x.history(x.nodes[0].log[:x.nodes[0].commit])
-	if err != nil {
-		x.fault("%w", err)
-	}
-	answered := map[ids.Revision]*record{}
-	for _, r := range x.records {
-		if r.resp != nil && r.resp.Code == CodeOK {
-			if answered[r.resp.Revision] != nil {
-				x.fault("revision %d is given to two requests", r.resp.Revision)
-			}
-			answered[r.resp.Revision] = r
-		}
-	}
-	m := newModel()
-	written := map[string]ids.Revision{}
-	for i, ops := range revs {
-		rev := ids.Revision(i + 2)
-		if r := answered[rev]; r != nil {
-			x.checkAnswer(m, r, ops)
-		}
-		for _, c := range x.txns {
-			if c.committed == rev && c.saw != "" && c.saw != string(m.kvs[c.read].GetValue()) {
-				x.fault("transaction %v saw %q in %s; at its revision %d there is %q", c.id, c.saw, c.read, rev, m.kvs[c.read].GetValue())
-			}
-		}
-		for _, o := range ops {
-			if id, ok := uniquePart(o.value); ok {
-				if was, ok := written[id+string(o.key)]; ok && was != rev {
-					x.fault("%s is written at %d and at %d", id, was, rev)
-				}
-				written[id] = rev
-				written[id+string(o.key)] = rev
-			}
-		}
-		m.apply(rev, ops)
-	}
-	for _, r := range x.records {
-		if r.resp != nil && r.id != "" {
-			switch rev, done := written[r.id]; {
-			case r.resp.Code == CodeOK || r.resp.Code == CodeAmbiguous:
-			case done:
-				x.fault("%v is answered %v, yet it has revision %d", r.req, r.resp.Code, rev)
-			}
-		}
-	}
-	x.compareNodes(m)
-}
-
-func uniquePart(v []byte) (string, bool) {
-	s := string(v)
-	if !strings.HasPrefix(s, "#") {
-		return "", false
-	}
-	return s[:strings.LastIndex(s, "#")+1], true
-}
-
-func (x *random) checkAnswer(m *model, r *record, ops []op) {
-	want, writes := m.answer(r.req)
-	var got proto.Message
-	switch {
-	case r.resp.Put != nil:
-		got = r.resp.Put
-	case r.resp.Delete != nil:
-		got = r.resp.Delete
-	case r.resp.Txn != nil:
-		got = r.resp.Txn
-	}
-	if got == nil || !proto.Equal(got, want) {
-		x.fault("%v at revision %d is answered\n%v, want\n%v", r.req, r.resp.Revision, got, want)
-	}
-	if fmt.Sprint(writes) != fmt.Sprint(ops) {
-		x.fault("%v at revision %d writes %v, want %v", r.req, r.resp.Revision, ops, writes)
-	}
-}
-
-func (x *random) compareNodes(m *model) {
-	var first uint32
-	for i, n := range x.nodes {
-		if got := x.order.at(n.pos).rev; got != m.rev {
-			x.fault("the order state is at revision %d, the logs hold %d", got, m.rev)
-		}
-		compacted := n.rep.cursor.target
-		if err := m.compare(n, compacted); err != nil {
-			x.fault("%w", err)
-		}
-		h, err := mvcc.Hash(n.eng.Data, nil, nil, compacted, m.rev)
-		if err != nil {
-			x.fault("%w", err)
-		}
-		if i == 0 {
-			first = h
-		} else if h != first {
-			x.fault("node %d has hash %x, node 1 %x", n.id, h, first)
-		}
-	}
-}
-
 // runRandom runs seeds from first on. BRAID_SEED runs that one alone, with a trace; BRAID_SEEDS runs so many.
-func runRandom(t *testing.T, seeds, steps int, leases bool, cfg func(*Config)) {
+func runRandom(t *testing.T, seeds, steps int, mo mode, cfg func(*Config)) {
 	first, only := uint64(1), false
 	if v, err := strconv.ParseUint(os.Getenv("BRAID_SEED"), 10, 64); err == nil {
 		first, seeds, only = v, 1, true
@@ -525,14 +461,14 @@ func runRandom(t *testing.T, seeds, steps int, leases bool, cfg func(*Config)) {
 	}
 	seen := map[string]int{}
 	for seed := first; seed < first+uint64(seeds); seed++ {
-		if err := runSeed(seed, steps, leases, cfg, only, seen); err != nil {
+		if err := runSeed(seed, steps, mo, cfg, only, seen); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
 	t.Log(seen)
 }
 
-func runSeed(seed uint64, steps int, leases bool, cfg func(*Config), trace bool, seen map[string]int) (err error) {
+func runSeed(seed uint64, steps int, mo mode, cfg func(*Config), trace bool, seen map[string]int) (err error) {
 	c := newCluster(3, func(cc *Config) {
 		cc.Timing = Timing{ElectionTicks: 3, RequestTicks: 15, LockTicks: 8, StuckTicks: 5, NotReadyTicks: 10, TransferTicks: 2}
 		cc.Limits.ChunkBytes = 200
@@ -550,8 +486,12 @@ func runSeed(seed uint64, steps int, leases bool, cfg func(*Config), trace bool,
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	x := &random{cluster: c, flushed: map[ids.NodeID]ids.Position{}, leases: leases, rnd: rand.New(rand.NewPCG(seed, 0))}
+	x := &random{cluster: c, flushed: map[ids.NodeID]ids.Position{}, mode: mo, rnd: rand.New(rand.NewPCG(seed, 0))}
 	x.faults = x.between(0, 80)
+	if mo.starving {
+		x.faults *= 2
+		c.copies = func() int { return []int{0, 1, 1, 1, 1, 1, 1, 2}[x.between(0, 7)] }
+	}
 	x.cluster.elect(1, []ids.NodeID{2, 3})
 	for range steps {
 		x.step()
@@ -594,28 +534,31 @@ func (x *random) count(seen map[string]int) {
 
 // TestRandom drives three replicas in random steps: many requests, cuts in random places, crashes, changes of leader, states
 // sent; and compares with a store that does one write after the other.
-func TestRandom(t *testing.T) { runRandom(t, 150, 600, false, nil) }
+func TestRandom(t *testing.T) { runRandom(t, 150, 600, mode{}, nil) }
 
 // TestRandomLeases does the same with writes that name leases which go away.
-func TestRandomLeases(t *testing.T) { runRandom(t, 150, 600, true, nil) }
+func TestRandomLeases(t *testing.T) { runRandom(t, 150, 600, mode{leases: true}, nil) }
+
+// TestRandomTransfers has nodes that lack items, leaders among them.
+func TestRandomTransfers(t *testing.T) { runRandom(t, 150, 600, mode{starving: true}, nil) }
 
 // TestMutants switches off one rule at a time: the random test must find out.
 func TestMutants(t *testing.T) {
 	for _, m := range []struct {
-		name   string
-		m      Mutation
-		leases bool
+		name string
+		m    Mutation
+		mode mode
 	}{
-		{"NoO5", Mutation{NoO5: true}, false},
-		{"NoRelatch", Mutation{NoRelatch: true}, false},
-		{"PrepareWithoutToken", Mutation{PrepareWithoutToken: true}, false},
-		{"CertainTooEarly", Mutation{CertainTooEarly: true}, false},
-		{"AnyPipelining", Mutation{AnyPipelining: true}, true},
+		{"NoO5", Mutation{NoO5: true}, mode{}},
+		{"NoRelatch", Mutation{NoRelatch: true}, mode{}},
+		{"PrepareWithoutToken", Mutation{PrepareWithoutToken: true}, mode{}},
+		{"CertainTooEarly", Mutation{CertainTooEarly: true}, mode{}},
+		{"AnyPipelining", Mutation{AnyPipelining: true}, mode{leases: true}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			seen := map[string]int{}
 			for seed := uint64(1); seed <= 3000; seed++ {
-				if err := runSeed(seed, 600, m.leases, func(c *Config) { c.Mutation = m.m }, false, seen); err != nil {
+				if err := runSeed(seed, 600, m.mode, func(c *Config) { c.Mutation = m.m }, false, seen); err != nil {
 					text, _, _ := strings.Cut(err.Error(), "\n")
 					t.Logf("seed %d: %s", seed, text)
 					return

@@ -29,14 +29,15 @@ type Replica struct {
 
 	// cursor, conf and the stored part of txns are what the data engine has, including what the batch under
 	// construction adds; outside of applyBatch there is none.
-	cursor   cursor
-	conf     ConfState
-	confTerm ids.Term
-	txns     txnTable
-	records  records
-	writer   *mvcc.Writer
-	batch    *pebble.Batch
-	answers  []answer // of the batch under construction
+	cursor    cursor
+	conf      ConfState
+	confTerm  ids.Term
+	confDirty bool // conf is not stored
+	txns      txnTable
+	records   records
+	writer    *mvcc.Writer
+	batch     *pebble.Batch
+	answers   []answer // of the batch under construction
 
 	// loadedAt is the frontier of the state that was loaded last. The node's order state may be behind it, after an
 	// import.

@@ -27,6 +27,7 @@ import (
 //	crash n=1, flush n=1, background n=1   restart without what was not flushed; make durable; run the jobs
 //	dropping n=1 [off]                     proposals are dropped
 //	orderleader n=1 is=2                   n thinks that the order group is led by 2
+//	poke n=1                               n is told to look at the order view
 //	put, delete, cas, lock, prepare, unlock n=1 as=NAME ...: requests; the answer is traced with the name
 //	cut [through=5], auth, revoke lease=1, compact rev=5, commit/abort txn=1 deadline=9: positions of the order log
 //	order n=1 [times=1]                    n applies a position, or all
@@ -146,6 +147,9 @@ func (s *script) cluster(t *testing.T, d *datadriven.TestData, m *member) bool {
 		m.dropping = !d.HasArg("off")
 	case "orderleader":
 		m.leader = ids.NodeID(number(t, d, "is", 0))
+	case "poke":
+		m.inbox = append(m.inbox, Poke{})
+		m.pump(0)
 	case "state":
 		s.state(m)
 	case "show":

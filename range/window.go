@@ -107,20 +107,12 @@ func (r *Replica) dropOverwritten(term ids.Term) {
 	}
 }
 
+// deliverConf notes the configuration in force. The next apply batch stores it; until then the log has it.
 func (r *Replica) deliverConf(e *Entry) {
 	if e.Conf.Index <= r.conf.Index && r.conf.Index != 0 {
 		return
 	}
-	r.conf, r.confTerm = *e.Conf, e.Term
-	// Rare, so it has a batch of its own; it may get lost in a crash like any other.
-	b := r.host.Data().NewBatch()
-	err := r.records.set(b, r.records.at(recordConf, ids.TxnID{}), confRecord(&r.conf, e.Term))
-	if err == nil {
-		err = b.Commit(noSync)
-	}
-	if err != nil {
-		r.fail("storing the configuration", err)
-	}
+	r.conf, r.confTerm, r.confDirty = *e.Conf, e.Term, true
 }
 
 func (r *Replica) deliverPayload(e *Entry, rep *reporter) error {
