@@ -90,7 +90,7 @@ func TestQueries(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	err := Config{Workers: -1, QuiesceTicks: -2, ElectionTicks: 1, MaxMessageBytes: 64 << 20}.Validate()
-	for _, want := range []string{"Node", "Workers", "QuiesceTicks", "ElectionTicks", "MaxInflightBytes"} {
+	for _, want := range []string{"the node has no ID", "Workers", "QuiesceTicks", "ElectionTicks", "MaxInflightBytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is missing in %v", want, err)
 		}
