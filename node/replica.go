@@ -141,6 +141,13 @@ func (m *rangeMachine) Restore(from ids.NodeID, meta raftgroup.SnapMeta, done fu
 // keepLogBytes is how much of a range's log stays for followers that lag; one that lags more gets the state instead.
 const keepLogBytes = 2 << 20
 
+// How long what a dead coordinator leaves behind stands in the way of others, in ticks: a lock that is not used up (a live coordinator needs some
+// milliseconds), and a transaction that is prepared and not decided. Locks may lapse one after the other.
+const (
+	lockTicks  = 15
+	stuckTicks = 20
+)
+
 // localRange is a range with a replica on this node.
 type localRange struct {
 	id      ids.RangeID
@@ -165,6 +172,12 @@ func (c *Core) addReplica(desc *braidpb.RangeDescriptor) error {
 	h := &rangeHost{c: c, id: id, desc: desc}
 	timing := c.cfg.RangeTiming
 	timing.ElectionTicks = c.cfg.ElectionTicks
+	if timing.LockTicks == 0 {
+		timing.LockTicks = lockTicks
+	}
+	if timing.StuckTicks == 0 {
+		timing.StuckTicks = stuckTicks
+	}
 	replica, start, err := ranges.New(ranges.Config{
 		Descriptor: desc, Node: c.cfg.Self, Incarnation: c.cfg.Incarnation, Mutation: c.cfg.Mutation.Range, Logger: c.cfg.Logger.With("range", uint64(id)),
 		Limits: ranges.Limits{KeepEntries: c.cfg.SnapshotCount, KeepBytes: keepLogBytes},
