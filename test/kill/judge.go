@@ -11,7 +11,7 @@ import (
 	"sort"
 
 	"github.com/braidkv/braid/sim/check"
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // history is everything that the clients recorded, by time.
@@ -55,26 +55,28 @@ func (r *run) print(report *check.Report) {
 	slices.Sort(faults)
 	fmt.Printf("seed %d: %d writes and %d reads answered, %d refused, %d writes ambiguous of which %d happened, %d revisions, faults: %v\n",
 		r.o.seed, report.Writes, report.Reads, report.Refused, report.Ambiguous, report.Happened, report.Revisions, faults)
-	from, length := silence(r.history())
-	fmt.Printf("longest time without an answered write: %.1f s from %.1f s on\n", length, from)
+	key, from, length := silence(r.history())
+	fmt.Printf("longest time without an answered put of one key: %.1f s, of %s from %.1f s on\n", length, key, from)
 }
 
-// silence is the longest time between two answered writes, in seconds, and when it began. It is no verdict: it shows
-// how long faults are felt.
-func silence(ops []check.Op) (from, length float64) {
-	var ends []int64
+// silence is the longest time between two answered puts of one key, in seconds, and when it began. It is no verdict: it
+// shows how long faults are felt, and whether one range is felt longer than the others.
+func silence(ops []check.Op) (key string, from, length float64) {
+	ends := map[string][]int64{}
 	for _, op := range ops {
-		if p, ok := op.Response.(interface{ GetPrevKv() *mvccpb.KeyValue }); ok && p != nil && op.Outcome == check.OK {
-			ends = append(ends, op.Return)
+		if p, ok := op.Request.(*pb.PutRequest); ok && op.Outcome == check.OK {
+			ends[string(p.Key)] = append(ends[string(p.Key)], op.Return)
 		}
 	}
-	slices.Sort(ends)
-	for i := 1; i < len(ends); i++ {
-		if d := float64(ends[i]-ends[i-1]) / 1e9; d > length {
-			from, length = float64(ends[i-1])/1e9, d
+	for k, e := range ends {
+		slices.Sort(e)
+		for i := 1; i < len(e); i++ {
+			if d := float64(e[i]-e[i-1]) / 1e9; d > length || d == length && k < key {
+				key, from, length = k, float64(e[i-1])/1e9, d
+			}
 		}
 	}
-	return from, length
+	return key, from, length
 }
 
 // writeHistory writes what was recorded into the run's folder, a line per request and per event.
