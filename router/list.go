@@ -24,9 +24,11 @@ type listing struct {
 	r   *pb.RangeRequest
 	// chunk, if set, is about how many bytes an answer may have; next is where the next one begins then, nil after the last. The
 	// keys come in their order, whatever the request says.
-	chunk   int
-	inOrder bool
-	next    []byte
+	// chunkKeys, if set, bounds the keys of an answer likewise.
+	chunk     int
+	chunkKeys int
+	inOrder   bool
+	next      []byte
 
 	taken int64 // keys in answers so far
 	count int64 // keys seen so far
@@ -154,13 +156,14 @@ func keyValue(key []byte, s mvcc.KeyState, value []byte) *mvccpb.KeyValue {
 func (l *listing) encode(it *mvcc.Iterator) (*encodedList, error) {
 	out := &encodedList{}
 	l.next = nil
-	keysOnly := l.r.KeysOnly
+	keysOnly, keys := l.r.KeysOnly, 0
 	err := l.walk(it, l.r.Limit, func(key []byte, s mvcc.KeyState, value []byte) bool {
 		if keysOnly {
 			value = nil
 		}
 		out.add(key, s, value)
-		return l.chunk == 0 || out.size < l.chunk
+		keys++
+		return (l.chunk == 0 || out.size < l.chunk) && (l.chunkKeys == 0 || keys < l.chunkKeys)
 	})
 	if err != nil {
 		return nil, err

@@ -129,15 +129,24 @@ func (s *Server) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer)
 	if err := check.RangeStream(r); err != nil {
 		return err
 	}
+	if r.SortTarget != pb.RangeRequest_KEY {
+		// A target without an order means ascending, of all keys: nothing can be sent before all are there.
+		resp, err := s.Range(stream.Context(), r)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(&pb.RangeStreamResponse{RangeResponse: resp})
+	}
 	return readError(s.begin(stream.Context()).stream(r, stream.SendMsg))
 }
 
-// streamChunkBytes is about how large a chunk of a streamed list is, and streamFirstBytes the first one, so that it comes
+// streamChunkBytes is about how large a chunk of a streamed list is, streamFirstBytes and streamFirstKeys (as in etcd) the first one, so that it comes
 // soon. A chunk has at least one key; memory is bounded by one chunk, and no iterator is open while it is being sent: a
 // client that does not read holds up nothing. Between chunks the revision may be compacted, which ends the stream, as in etcd.
 const (
 	streamChunkBytes = 1 << 20
 	streamFirstBytes = 64 << 10
+	streamFirstKeys  = 10
 )
 
 func (c *call) stream(r *pb.RangeRequest, send func(m any) error) error {
@@ -151,7 +160,7 @@ func (c *call) stream(r *pb.RangeRequest, send func(m any) error) error {
 		})
 	}
 	at, rev, err := c.read(r, func(at ids.Revision) error {
-		l = &listing{ctx: c.ctx, r: r, chunk: min(streamFirstBytes, c.s.cfg.MaxRequestBytes), inOrder: true}
+		l = &listing{ctx: c.ctx, r: r, chunk: min(streamFirstBytes, c.s.cfg.MaxRequestBytes), chunkKeys: streamFirstKeys, inOrder: true}
 		return chunk(at)
 	})
 	for {
@@ -165,7 +174,7 @@ func (c *call) stream(r *pb.RangeRequest, send func(m any) error) error {
 		if err := send(&streamedList{out}); err != nil {
 			return err
 		}
-		l.chunk, sp.start = min(streamChunkBytes, c.s.cfg.MaxRequestBytes), l.next
+		l.chunk, l.chunkKeys, sp.start = min(streamChunkBytes, c.s.cfg.MaxRequestBytes), 0, l.next
 		if err = chunk(at); err == nil {
 			err = c.notCompacted(sp, at)
 		}
