@@ -16,11 +16,10 @@ import (
 type orderLog struct {
 	states []orderState // by position
 	// stamps says how each seq that was reported is stamped.
-	stamps    map[ids.Seq]stamped
-	reported  ids.Seq
-	decided   map[ids.TxnID]bool
-	dropped   ids.Position // items up to here are gone
-	deadlines map[ids.TxnID]ids.Position
+	stamps   map[ids.Seq]stamped
+	reported ids.Seq
+	decided  map[ids.TxnID]bool
+	dropped  ids.Position // items up to here are gone
 }
 
 type stamped struct {

@@ -305,13 +305,13 @@ func TestWriteTimesOut(t *testing.T) {
 	g := newRig(t)
 	var held *ranges.Request
 	g.submit = func(_ ids.RangeID, req *ranges.Request) bool { held = req; return true }
-	c, resp := g.putAs(putReq("a", "1"))
+	_, late := g.putAs(putReq("a", "1"))
 	g.ticks(70)
-	_, err := resp()
+	_, err := late()
 	wantErr(t, "no answer", err, rpctypes.ErrGRPCTimeout)
 	held.Done(&ranges.Response{Code: ranges.CodeOK}) // too late
 	g.run()
-	c, resp = g.putAs(putReq("a", "1"))
+	c, resp := g.putAs(putReq("a", "1"))
 	g.w.cancel(c, context.Canceled)
 	_, err = resp()
 	wantErr(t, "client gone", err, rpctypes.ErrGRPCCanceled)
