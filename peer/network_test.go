@@ -54,6 +54,13 @@ func (m *memory) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return &cable{Conn: c, m: m, addr: addr}, nil
 }
 
+// dialed counts the attempts to connect to an address.
+func (m *memory) dialed(addr string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dials[addr]
+}
+
 // cut loses what is sent on connections to the addresses, in both directions; the ends notice nothing.
 func (m *memory) cut(dead bool, addrs ...string) {
 	m.mu.Lock()

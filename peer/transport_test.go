@@ -332,7 +332,7 @@ func TestStartOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, m *memory) {
 		one := m.start(1, 101, nil)
 		<-time.After(30 * time.Second) // long enough for the longest pause between attempts
-		if n := m.dials[addrOf(2)]; n < 30 || n > 120 {
+		if n := m.dialed(addrOf(2)); n < 30 || n > 120 {
 			t.Errorf("dialed %d times in 30 s", n)
 		}
 		if n := one.log.count("cannot reach a peer"); n != 2 {
