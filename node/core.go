@@ -353,7 +353,11 @@ func (c *Core) locals() []*localRange {
 func (c *Core) Close() error {
 	c.background.close()
 	c.submitter.close()
-	return errors.Join(c.closeReplicas(), c.closeEngines())
+	err := c.closeReplicas()
+	if c.Failed() == nil {
+		err = errors.Join(err, c.engines.FlushData()) // so that the next start has little to apply again
+	}
+	return errors.Join(err, c.closeEngines())
 }
 
 // closeReplicas lets the replicas go of what they hold open on the engines.
