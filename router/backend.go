@@ -40,6 +40,6 @@ type Backend interface {
 	DBSize() (total, inUse int64)
 	// RaftIndex is what is committed of the order log, as far as the node knows, and what is applied of it.
 	RaftIndex() (committed, applied ids.Position)
-	// Defragment compacts the engine, paced.
+	// Defragment compacts the engine.
 	Defragment(ctx context.Context) error
 }
