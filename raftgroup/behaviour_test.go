@@ -366,7 +366,7 @@ func TestRemovedLeaderIsHeard(t *testing.T) {
 				last = m.GetEntries()[n-1].GetIndex()
 			}
 		case kindBeats:
-			_ = decodeBeats(body[1:], func(_ ids.GroupID, m *raftpb.Message) { commit = max(commit, m.GetCommit()) })
+			_ = decodeBeats(body[1:], func(_ ids.GroupID, m *raftpb.Message, _ bool) { commit = max(commit, m.GetCommit()) })
 		}
 		return commit >= leave || last > leave
 	}

@@ -53,6 +53,7 @@ type Group struct {
 	parting     *parting // last words of a removed leader
 	ticks       int
 	quiet       quietState
+	notes       noteState
 	drain       drainState
 	dead        bool
 
@@ -83,6 +84,7 @@ type inMessage struct {
 	m       *raftpb.Message
 	quiesce *quiesce
 	node    ids.NodeID
+	note    bool // m is a note
 }
 
 // ack is an append whose durability is awaited, with what Raft wants to happen then.

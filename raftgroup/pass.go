@@ -142,8 +142,13 @@ func (g *Group) receive(in *inMessage) {
 	case raftpb.MsgHeartbeatResp:
 		// Followers answer the last heartbeats after their leader has fallen silent.
 		g.heardParting(m.GetFrom(), m.GetTerm())
+		g.notes.probing = true
 	case raftpb.MsgHeartbeat:
 		g.wake()
+		if in.note {
+			g.quiet.active = true
+			g.notes.unspoken++
+		}
 	default:
 		g.wake()
 		g.quiet.active = true
@@ -235,6 +240,7 @@ func (g *Group) ready() {
 			g.send(m)
 		}
 	}
+	g.notes = noteState{}
 	if store != nil {
 		g.store(store, rd.MustSync)
 	}
@@ -310,11 +316,23 @@ func (g *Group) send(m *raftpb.Message) {
 	switch m.GetType() {
 	case raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp:
 		if len(m.GetContext()) == 0 {
+			kind := byte(beatAsk)
+			if m.GetType() == raftpb.MsgHeartbeatResp {
+				kind = beatAnswer
+				if g.notes.unspoken > 0 {
+					g.notes.unspoken--
+					return
+				}
+			}
 			g.w.addBeat(node, beat{
-				group: g.id, resp: m.GetType() == raftpb.MsgHeartbeatResp,
+				group: g.id, kind: kind,
 				to: m.GetTo(), from: m.GetFrom(), term: m.GetTerm(), commit: m.GetCommit(),
 			})
 			g.s.counters.BeatsSent.Add(1)
+			return
+		}
+	case raftpb.MsgApp:
+		if g.note(m) {
 			return
 		}
 	case raftpb.MsgSnap:

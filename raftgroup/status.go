@@ -43,6 +43,7 @@ type Counters struct {
 	Passes, Readies, EntriesDelivered, Proposals, ProposalsDropped uint64
 	MessagesSent, MessagesReceived, MessagesDropped                uint64
 	BeatsSent                                                      uint64 // heartbeats and answers, inside merged letters
+	NotesSent                                                      uint64 // commit indexes that travelled among the beats
 	SnapshotsSent, SnapshotsRestored                               uint64
 	RoleChanges, Quiesced, Woken                                   uint64
 }

@@ -229,8 +229,8 @@ func (s *Store) Receive(from ids.NodeID, id ids.GroupID, body []byte) error {
 		}
 		s.take(id, inMessage{m: m, node: from}, len(body))
 	case kindBeats:
-		err := decodeBeats(body[1:], func(id ids.GroupID, m *raftpb.Message) {
-			s.take(id, inMessage{m: m, node: from}, beatBytes)
+		err := decodeBeats(body[1:], func(id ids.GroupID, m *raftpb.Message, note bool) {
+			s.take(id, inMessage{m: m, node: from, note: note}, beatBytes)
 		})
 		if err != nil {
 			return fmt.Errorf("from node %s: %w", from, err)

@@ -281,22 +281,25 @@ func plausible(m *raftpb.Message) error {
 // maxReplica is above every replica ID; Raft uses the highest numbers for its storage threads.
 const maxReplica = math.MaxUint64 - 15
 
-// beat is a heartbeat, or its answer, without a read request.
+// beat is a heartbeat, its answer, or a note (see noteState), without a read request.
 type beat struct {
 	group    ids.GroupID
-	resp     bool
+	kind     byte
 	to, from uint64
 	term     uint64
 	commit   uint64
 }
 
+// Kinds of beats.
+const (
+	beatAsk    = 0
+	beatAnswer = 1
+	beatNote   = 2 // a heartbeat that wants no answer
+)
+
 func appendBeat(b []byte, x beat) []byte {
 	b = binary.AppendUvarint(b, uint64(x.group))
-	if x.resp {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
-	}
+	b = append(b, x.kind)
 	for _, n := range [...]uint64{x.to, x.from, x.term, x.commit} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -304,23 +307,24 @@ func appendBeat(b []byte, x beat) []byte {
 }
 
 // decodeBeats decodes a body of kindBeats without its first byte and hands out each beat.
-func decodeBeats(b []byte, fn func(ids.GroupID, *raftpb.Message)) error {
+func decodeBeats(b []byte, fn func(g ids.GroupID, m *raftpb.Message, note bool)) error {
 	r := reader{b: b}
 	for len(r.b) > 0 {
 		g := ids.GroupID(r.number())
 		w := &wireMessage{typ: raftpb.MsgHeartbeat}
-		if r.byte() == 1 {
+		kind := r.byte()
+		if kind == beatAnswer {
 			w.typ = raftpb.MsgHeartbeatResp
 		}
 		w.to, w.from, w.term, w.commit = r.number(), r.number(), r.number(), r.number()
-		if r.bad {
+		if r.bad || kind > beatNote {
 			return fmt.Errorf("%w: heartbeats of %d bytes", ErrBadMessage, len(b))
 		}
 		m := w.link()
 		if err := plausible(m); err != nil {
 			return err
 		}
-		fn(g, m)
+		fn(g, m, kind == beatNote)
 	}
 	return nil
 }

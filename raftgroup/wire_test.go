@@ -117,16 +117,22 @@ func TestBeatsRoundTrip(t *testing.T) {
 		for range rapid.IntRange(0, 5).Draw(t, "n") {
 			number := rapid.Uint64Range(1, 1<<62)
 			x := beat{
-				group: ids.GroupID(rapid.Uint64().Draw(t, "group")), resp: rapid.Bool().Draw(t, "resp"),
+				group: ids.GroupID(rapid.Uint64().Draw(t, "group")), kind: rapid.SampledFrom([]byte{beatAsk, beatAnswer, beatNote}).Draw(t, "kind"),
 				to: number.Draw(t, "to"), from: number.Draw(t, "from"), term: number.Draw(t, "term"), commit: number.Draw(t, "commit"),
 			}
 			want = append(want, x)
 			b = appendBeat(b, x)
 		}
 		var got []beat
-		if err := decodeBeats(b[1:], func(g ids.GroupID, m *raftpb.Message) {
+		if err := decodeBeats(b[1:], func(g ids.GroupID, m *raftpb.Message, note bool) {
+			kind := byte(beatAsk)
+			if note {
+				kind = beatNote
+			} else if m.GetType() == raftpb.MsgHeartbeatResp {
+				kind = beatAnswer
+			}
 			got = append(got, beat{
-				group: g, resp: m.GetType() == raftpb.MsgHeartbeatResp,
+				group: g, kind: kind,
 				to: m.GetTo(), from: m.GetFrom(), term: m.GetTerm(), commit: m.GetCommit(),
 			})
 		}); err != nil {
@@ -162,7 +168,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%v became %v, %v", m, again, err)
 			}
 		case kindBeats:
-			_ = decodeBeats(b[1:], func(ids.GroupID, *raftpb.Message) {})
+			_ = decodeBeats(b[1:], func(ids.GroupID, *raftpb.Message, bool) {})
 		case kindQuiesce:
 			if q, err := decodeQuiesce(b[1:]); err == nil {
 				again, err := decodeQuiesce(encodeQuiesce(*q)[1:])
