@@ -15,8 +15,8 @@ import (
 // When the data engine is flushed: its log-less batches are what a restart applies again, and the Raft logs can only be truncated
 // below what is flushed.
 const (
-	flushTicks    = 50       // by age
-	flushLogBytes = 16 << 20 // by the size of the Raft logs since the last flush
+	flushTicks    = 150      // by age
+	flushLogBytes = 64 << 20 // by the size of the Raft logs since the last flush
 )
 
 // flusher flushes the data engine by age and by the size of the Raft logs, and tells the machines what is durable then.

@@ -139,7 +139,7 @@ func (m *rangeMachine) Restore(from ids.NodeID, meta raftgroup.SnapMeta, done fu
 }
 
 // keepLogBytes is how much of a range's log stays for followers that lag; one that lags more gets the state instead.
-const keepLogBytes = 2 << 20
+const keepLogBytes = 512 << 10
 
 // How long what a dead coordinator leaves behind stands in the way of others, in ticks: a lock that is not used up (a live coordinator needs some
 // milliseconds), and a transaction that is prepared and not decided. Locks may lapse one after the other.

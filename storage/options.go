@@ -23,7 +23,7 @@ type Options struct {
 	Dir string
 	// CacheBytes is what memtables and cached blocks of both engines take together (default 128 MiB; see the package comment).
 	CacheBytes int64
-	// MemTableBytes is the size of one memtable of the data engine (default 32 MiB). Larger ones make fewer flushes and slower look-ups, and
+	// MemTableBytes is the size of one memtable of the data engine (default 64 MiB). Larger ones make fewer flushes and slower look-ups, and
 	// a batch above half of it is a table of its own.
 	MemTableBytes uint64
 	// NoSync leaves out every fsync: a crash of the machine may then lose or garble anything.
@@ -38,7 +38,7 @@ func (o *Options) setDefaults() {
 		o.CacheBytes = 128 << 20
 	}
 	if o.MemTableBytes == 0 {
-		o.MemTableBytes = 32 << 20
+		o.MemTableBytes = 64 << 20
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -50,7 +50,7 @@ func (o *Options) setDefaults() {
 
 const (
 	// logMemTableBytes is small: entries are deleted soon after they were written, and this is what a restart replays.
-	logMemTableBytes = 16 << 20
+	logMemTableBytes = 32 << 20
 	// queuedMemTables is how many memtables an engine fills while earlier ones are being written out; then writes wait.
 	queuedMemTables = 4
 	// maxOpenFiles is for the tables of one engine.
