@@ -23,10 +23,10 @@ type answer struct {
 // applyBatch applies the items at the head of the queue whose payloads are there, lets the ordered cursor pass what it can,
 // commits that as one batch, publishes and answers. It reports whether there was anything.
 func (r *Replica) applyBatch() bool {
+	r.writer.Reset(r.batch) // evaluation may have left an iterator open
 	if r.stalled() {
 		return false
 	}
-	r.writer.Reset(r.batch)
 	worked := r.walk.done
 	r.walk.done = false
 	for r.queue.Len() > 0 && r.batch.Len() < r.cfg.Limits.MaxApplyBytes {

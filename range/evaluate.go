@@ -88,8 +88,8 @@ type view struct {
 }
 
 // Get is part of eval.View.
-func (v *view) Get(key []byte) (eval.Value, error) {
-	kv, err := mvcc.Get(v.r.host.Data(), key, mvcc.Latest)
+func (v *view) Get(key []byte, withValue bool) (eval.Value, error) {
+	kv, err := v.applied(key, withValue)
 	if err != nil {
 		v.err = err
 		return eval.Value{}, err
@@ -102,6 +102,21 @@ func (v *view) Get(key []byte) (eval.Value, error) {
 		overlaid(&out, c)
 	}
 	return out, nil
+}
+
+// applied is the newest applied state of a key. What the writer remembers, or will need when the request's write is applied, is
+// its own to say: between batches it knows just that.
+func (v *view) applied(key []byte, withValue bool) (*mvccpb.KeyValue, error) {
+	if withValue {
+		return mvcc.Get(v.r.host.Data(), key, mvcc.Latest)
+	}
+	s, err := v.r.writer.State(key)
+	if err != nil || !s.Exists() {
+		return nil, err
+	}
+	return &mvccpb.KeyValue{
+		Key: key, CreateRevision: int64(s.Create), ModRevision: int64(s.Mod), Version: s.Version, Lease: int64(s.Lease),
+	}, nil
 }
 
 // overlaid puts the unordered writes to a key on top of its applied state. Its revisions are those of the future, so they are

@@ -207,6 +207,10 @@ func (r *Replica) takeOver(f *fetch) {
 		r.confDirty = false
 	}
 	r.logger.Info("state installed", "from", f.from.String(), "index", uint64(r.cursor.index), "seq", uint64(r.cursor.seq), "frontier", uint64(r.cursor.frontier))
+	if err := r.writer.Done(); err != nil {
+		r.fail("letting go of the replaced state", err)
+		return
+	}
 	r.writer = mvcc.NewWriter(r.host.Data())
 	if r.leader.reporting = false; r.role.IsLeader {
 		r.host.ProgressReset(r.id)

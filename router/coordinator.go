@@ -142,7 +142,7 @@ func (c *coordination) evaluate() (eval.Result, error) {
 	}
 	for _, w := range res.Writes {
 		if w.PrevKV != nil {
-			x, _ := lv.Get(w.Key)
+			x, _ := lv.Get(w.Key, true)
 			w.PrevKV(x.KV)
 		}
 	}
@@ -305,7 +305,7 @@ func (v *lockedView) search(key []byte) int {
 	return sort.Search(len(v.kvs), func(i int) bool { return bytes.Compare(v.kvs[i].Key, key) >= 0 })
 }
 
-func (v *lockedView) Get(key []byte) (eval.Value, error) {
+func (v *lockedView) Get(key []byte, _ bool) (eval.Value, error) {
 	if i := v.search(key); i < len(v.kvs) && bytes.Equal(v.kvs[i].Key, key) {
 		return eval.Value{KV: v.kvs[i]}, nil
 	}

@@ -293,7 +293,7 @@ type leaderView struct {
 	v *order.View
 }
 
-func (l leaderView) Get(k []byte) (eval.Value, error) {
+func (l leaderView) Get(k []byte, _ bool) (eval.Value, error) {
 	kv, err := mvcc.Get(l.f.engines.Data, k, l.v.Revision)
 	return eval.Value{KV: kv}, err
 }

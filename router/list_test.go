@@ -108,7 +108,7 @@ func TestListsLikeEtcd(t *testing.T) {
 }
 
 func (f *fake) has(k []byte) bool {
-	v, err := leaderView{f, f.view}.Get(k)
+	v, err := leaderView{f, f.view}.Get(k, true)
 	if err != nil {
 		f.t.Fatal(err)
 	}

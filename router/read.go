@@ -197,7 +197,7 @@ type view struct {
 	compacted ids.Revision
 }
 
-func (v *view) Get(key []byte) (eval.Value, error) {
+func (v *view) Get(key []byte, _ bool) (eval.Value, error) {
 	kv, err := mvcc.Get(v.r, key, v.rev)
 	return eval.Value{KV: kv}, err
 }

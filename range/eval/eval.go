@@ -34,8 +34,8 @@ type Value struct {
 
 // View is what a request is evaluated on.
 type View interface {
-	// Get is the newest state of a key.
-	Get(key []byte) (Value, error)
+	// Get is the newest state of a key. Without withValue its value may be missing.
+	Get(key []byte, withValue bool) (Value, error)
 	// Scan visits the newest state of the keys in [start, end) that exist, in ascending order, until visit says false. An empty end is the
 	// end of the key space. It is only asked for spans in which nothing is unordered.
 	Scan(start, end []byte, visit func(*mvccpb.KeyValue) (bool, error)) error
@@ -217,8 +217,13 @@ func (e *evaluation) header() *pb.ResponseHeader {
 }
 
 // get is a key as the operation at hand sees it.
-func (e *evaluation) get(key []byte) Value {
-	v, err := e.v.Get(key)
+func (e *evaluation) get(key []byte) Value { return e.read(key, true) }
+
+// state is get where nobody looks at the value: that is cheaper.
+func (e *evaluation) state(key []byte) Value { return e.read(key, false) }
+
+func (e *evaluation) read(key []byte, withValue bool) Value {
+	v, err := e.v.Get(key, withValue)
 	if err != nil && e.err == nil {
 		e.err = err
 	}
@@ -231,7 +236,7 @@ func (e *evaluation) checkPut(req *pb.PutRequest) {
 		e.r.Err = rpctypes.ErrGRPCLeaseNotFound
 		return
 	}
-	if (req.IgnoreValue || req.IgnoreLease) && e.get(req.Key).KV == nil && e.err == nil {
+	if (req.IgnoreValue || req.IgnoreLease) && e.state(req.Key).KV == nil && e.err == nil {
 		e.r.Err = rpctypes.ErrGRPCKeyNotFound
 	}
 }
@@ -239,7 +244,7 @@ func (e *evaluation) checkPut(req *pb.PutRequest) {
 func (e *evaluation) put(req *pb.PutRequest) *pb.PutResponse {
 	w := Write{Key: req.Key, Value: req.Value, Lease: ids.LeaseID(req.Lease), Sub: uint32(len(e.r.Writes))}
 	if req.IgnoreValue || req.IgnoreLease {
-		kv := e.get(req.Key).KV
+		kv := e.read(req.Key, req.IgnoreValue).KV
 		if kv == nil {
 			return nil
 		}
@@ -282,7 +287,7 @@ func (e *evaluation) deleteRange(req *pb.DeleteRangeRequest) *pb.DeleteRangeResp
 		}
 	}
 	if len(req.RangeEnd) == 0 {
-		if e.get(req.Key).KV != nil {
+		if e.state(req.Key).KV != nil {
 			one(req.Key)
 		}
 	} else {

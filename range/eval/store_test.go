@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/braidkv/braid/internal/ids"
 	"github.com/braidkv/braid/mvcc"
@@ -107,11 +108,16 @@ func (s *store) with(pairs ...string) *store {
 	return s
 }
 
-func (s *store) Get(key []byte) (eval.Value, error) {
+func (s *store) Get(key []byte, withValue bool) (eval.Value, error) {
 	if v, ok := s.unordered[string(key)]; ok {
 		return v, s.err
 	}
-	return eval.Value{KV: s.at(string(key), s.rev)}, s.err
+	kv := s.at(string(key), s.rev)
+	if kv != nil && !withValue {
+		kv = proto.CloneOf(kv)
+		kv.Value = []byte("nobody may look at this")
+	}
+	return eval.Value{KV: kv}, s.err
 }
 
 func (s *store) Scan(start, end []byte, visit func(*mvccpb.KeyValue) (bool, error)) error {

@@ -50,7 +50,7 @@ func take(path *[]bool) bool {
 // key that does not exist.
 func (e *evaluation) compare(c *pb.Compare) bool {
 	if len(c.RangeEnd) == 0 {
-		return e.compareValue(c, e.get(c.Key))
+		return e.compareValue(c, e.read(c.Key, c.Target == pb.Compare_VALUE))
 	}
 	found, ok := false, true
 	e.scan(c.Key, c.RangeEnd, func(kv *mvccpb.KeyValue) bool {
@@ -277,7 +277,7 @@ func copyOf(kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 
 // ownKV is a key that the request itself has put. Its revision is left open.
 func (e *evaluation) ownKV(key []byte, own ownWrite) *mvccpb.KeyValue {
-	before := e.get(key)
+	before := e.state(key)
 	if before.CreateUnknown {
 		e.needOrdered = true
 	}
