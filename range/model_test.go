@@ -46,7 +46,9 @@ func (m *model) apply(rev ids.Revision, ops []op) {
 
 // model as eval.View.
 
-func (m *model) Get(key []byte, _ bool) (eval.Value, error) { return eval.Value{KV: m.kvs[string(key)]}, nil }
+func (m *model) Get(key []byte, _ bool) (eval.Value, error) {
+	return eval.Value{KV: m.kvs[string(key)]}, nil
+}
 
 func (m *model) Scan(start, end []byte, visit func(*mvccpb.KeyValue) (bool, error)) error {
 	for _, k := range slices.Sorted(maps.Keys(m.kvs)) {
