@@ -145,30 +145,33 @@ func TestFrontier(t *testing.T) {
 	})
 }
 
-// TestTail shows what may be truncated: all but the entries and the bytes that are kept, whichever is less.
+// TestTail shows what may be truncated: all but the entries and the bytes that are kept, whichever is less, and what a follower that is heard of
+// lacks, up to a multiple of them.
 func TestTail(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		entries, size  int
-		flushed        ids.Index
+		flushed, held  ids.Index
 		keep           Limits
 		least, highest ids.Index // of what goes
 	}{
-		{"few entries", 100, 10, 100, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 0, 0},
-		{"by entries", 5000, 10, 4000, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 3000, 3000},
-		{"by bytes", 5000, 10000, 4000, Limits{KeepEntries: 1000, KeepBytes: 5 << 20}, 3400, 3500},
-		{"nothing flushed", 5000, 10000, 0, Limits{KeepEntries: 10, KeepBytes: 10}, 0, 0},
-		{"large entries", 50, 4 << 20, 50, Limits{KeepEntries: 1000, KeepBytes: 32 << 20}, 40, 42},
+		{"few entries", 100, 10, 100, 1 << 40, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 0, 0},
+		{"by entries", 5000, 10, 4000, 1 << 40, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 3000, 3000},
+		{"by bytes", 5000, 10000, 4000, 1 << 40, Limits{KeepEntries: 1000, KeepBytes: 5 << 20}, 3400, 3500},
+		{"nothing flushed", 5000, 10000, 0, 1 << 40, Limits{KeepEntries: 10, KeepBytes: 10}, 0, 0},
+		{"large entries", 50, 4 << 20, 50, 1 << 40, Limits{KeepEntries: 1000, KeepBytes: 32 << 20}, 40, 42},
+		{"a follower lags", 5000, 10, 4000, 2000, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 2000, 2000},
+		{"a follower lags far", 50000, 10, 45000, 2000, Limits{KeepEntries: 1000, KeepBytes: 1 << 30}, 13000, 13000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var tl tail
 			for i := range c.entries {
 				tl.add(ids.Index(i+1), c.size)
 			}
-			if got := tl.cut(c.flushed, &c.keep); got < c.least || got > c.highest {
+			if got := tl.cut(c.flushed, c.held, &c.keep); got < c.least || got > c.highest {
 				t.Errorf("cut through %d, want %d to %d", got, c.least, c.highest)
 			}
-			if got := tl.cut(c.flushed, &c.keep); got != 0 {
+			if got := tl.cut(c.flushed, c.held, &c.keep); got != 0 {
 				t.Errorf("cut again through %d", got)
 			}
 		})
