@@ -41,6 +41,7 @@ type member struct {
 	eng   *storage.Engines
 	rep   *Replica
 	down  bool
+	quiet bool // its leader has not heard of it for long
 	inbox []any
 	jobs  []func() any
 
@@ -413,7 +414,7 @@ func (m *member) Followers(visit func(Follower)) {
 	}
 	for _, o := range m.c.nodes {
 		if o != m {
-			visit(Follower{Node: o.id, Match: ids.Index(m.match(o)), Active: !o.down})
+			visit(Follower{Node: o.id, Match: ids.Index(m.match(o)), Active: !o.down && !o.quiet})
 		}
 	}
 }

@@ -147,6 +147,8 @@ func (s *script) cluster(t *testing.T, d *datadriven.TestData, m *member) bool {
 		m.dropping = !d.HasArg("off")
 	case "orderleader":
 		m.leader = ids.NodeID(number(t, d, "is", 0))
+	case "quiet":
+		m.quiet = !d.HasArg("over")
 	case "poke":
 		m.inbox = append(m.inbox, Poke{})
 		m.pump(0)
