@@ -29,6 +29,8 @@ storage/raftlog < raftgroup;
 mvcc < storage/transfer;               # what a range's state consists of
 mvcc, range/latch < range/eval;
 order, mvcc, storage, range/eval < range;
+mvcc < watchfanout;                    # reads the event index, knows spans and revisions only
+watchfanout < router;
 proto < peer;
 proto, internal/ids < peer/peertest;
 range, order, router/check < router;
@@ -50,7 +52,7 @@ var thirdParty = map[string][]string{
 	"google.golang.org/grpc":              {"router", "router/check", "peer", "cmd/braid", "clientapi", "node", "proto"},
 	"github.com/prometheus/client_golang": {"cmd/braid", "clientapi", "node", "router"},
 	"github.com/anishathalye/porcupine":   {"sim/check"},
-	"go.etcd.io/etcd/api/v3":              {"mvcc", "range", "range/eval", "router", "router/check", "node", "sim", "sim/check", "clientapi", "cmd/braid"},
+	"go.etcd.io/etcd/api/v3":              {"watchfanout", "mvcc", "range", "range/eval", "router", "router/check", "node", "sim", "sim/check", "clientapi", "cmd/braid"},
 	// Only for tests.
 	"github.com/cockroachdb/datadriven": {},
 	"github.com/google/go-cmp":          {},
@@ -63,7 +65,7 @@ var thirdParty = map[string][]string{
 }
 
 // core packages have no goroutines, clock, sockets, files or global randomness.
-var core = []string{"internal/ids", "internal/invariant", "storage/key", "mvcc", "order", "range", "range/latch", "range/eval", "router/check"}
+var core = []string{"internal/ids", "internal/invariant", "storage/key", "mvcc", "order", "range", "range/latch", "range/eval", "router/check", "watchfanout"}
 
 var forbiddenInCore = []string{"net", "os", "math/rand", "math/rand/v2", "crypto/rand", "time"}
 

@@ -26,6 +26,14 @@ func requestTicks(c *Config) int {
 	return int(requestTimeout(c) / c.HeartbeatInterval)
 }
 
+// progressTicks is the time between periodic progress responses of watches, in ticks.
+func progressTicks(c *Config) int {
+	if c.HeartbeatInterval == 0 || c.WatchProgressNotifyInterval == 0 {
+		return 0
+	}
+	return max(1, int(c.WatchProgressNotifyInterval/c.HeartbeatInterval))
+}
+
 // backend is the node as the router sees it.
 type backend struct{ c *Core }
 

@@ -28,6 +28,8 @@ type Config struct {
 	UnsafeNoFsync bool
 	// InitialSplitKeys cut the key space of a new cluster into ranges.
 	InitialSplitKeys [][]byte
+	// WatchProgressNotifyInterval is the time between periodic progress responses (default: etcd's 10 minutes).
+	WatchProgressNotifyInterval time.Duration
 
 	Logger *slog.Logger
 	FS     vfs.FS

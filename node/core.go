@@ -55,6 +55,7 @@ type Core struct {
 	store      *raftgroup.Store
 	order      *order.Machine
 	server     *router.Server
+	watches    *watches
 	submitter  *submitter
 	background *background
 	flusher    flusher
@@ -115,8 +116,10 @@ func (c *Core) open() (err error) {
 	c.submitter.send = func(to ids.NodeID, kind uint32, m proto.Message) { c.sendLetter(to, kind, 0, m) }
 	c.server = router.New(backend{c}, router.Config{
 		Await: cfg.Await, MaxTxnOps: int(cfg.MaxTxnOps), MaxRequestBytes: int(cfg.MaxRequestBytes), Version: Version,
-		RequestTicks: requestTicks(&cfg.Config), QuotaBytes: cfg.QuotaBackendBytes, Logger: cfg.Logger,
+		RequestTicks: requestTicks(&cfg.Config), QuotaBytes: cfg.QuotaBackendBytes, ElectionTicks: cfg.ElectionTicks, ProgressTicks: progressTicks(&cfg.Config), Logger: cfg.Logger,
 	})
+	c.watches = newWatches(c)
+	c.server.Watches(c.watches.Hub)
 	return c.startOrder()
 }
 

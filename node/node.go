@@ -110,6 +110,7 @@ func (n *Node) run() {
 	})
 	n.wg.Go(func() { n.core.background.run(n.done) })
 	n.wg.Go(n.tick)
+	n.serveWatches()
 }
 
 // tick lets time pass, sees when the node is ready, and publishes what the member says of itself.

@@ -99,6 +99,7 @@ func (h *rangeHost) Fatal(err error) { h.c.fatal(err) }
 // rangeMachine is a replica in its Raft group.
 type rangeMachine struct {
 	*ranges.Replica
+	c    *Core
 	ents []ranges.Entry
 }
 
@@ -192,7 +193,7 @@ func (c *Core) addReplica(desc *braidpb.RangeDescriptor) error {
 		Initial: raftgroup.ConfState(start.Conf), Applied: start.Applied, AppliedTerm: start.AppliedTerm, Quiesce: true,
 		New: func(g *raftgroup.Group) raftgroup.Machine {
 			h.group = g
-			return &rangeMachine{Replica: replica}
+			return &rangeMachine{Replica: replica, c: c}
 		},
 	})
 }

@@ -42,6 +42,7 @@ func (r *Replica) startWalk() {
 		b := db.NewBatch()
 		step, err := mvcc.CompactStep(db, b, start, end, next, target, walkEvents)
 		if err == nil && !b.Empty() {
+			r.removing(target)
 			err = b.Commit(noSync)
 		}
 		if cerr := b.Close(); err == nil {

@@ -24,8 +24,10 @@ type Replica struct {
 	logger *slog.Logger
 	front  *Frontier
 	marks  atomic.Pointer[FlushMark]
-	failed bool // Host.Fatal was called: nothing is done any more
-	now    int  // ticks since the start
+	// removed is the highest compaction of which a deletion may be visible.
+	removed atomic.Int64
+	failed  bool // Host.Fatal was called: nothing is done any more
+	now     int  // ticks since the start
 
 	// cursor, conf and the stored part of txns are what the data engine has, including what the batch under
 	// construction adds; outside of applyBatch there is none.
@@ -117,6 +119,7 @@ func (r *Replica) load() error {
 		r.conf, r.confTerm = confState(l.conf), ids.Term(l.conf.Term)
 	}
 	r.loadedAt = r.cursor.frontier
+	r.removing(max(r.cursor.target, r.cursor.compacted))
 	return r.txns.load(l)
 }
 
@@ -130,6 +133,20 @@ func (r *Replica) FlushMark() FlushMark { return *r.marks.Load() }
 // mark publishes the cursor for FlushMark.
 func (r *Replica) mark() {
 	r.marks.Store(&FlushMark{Index: r.cursor.index, Frontier: r.cursor.frontier, Seq: r.cursor.seq, Compacted: r.cursor.compacted})
+}
+
+// Removed is the highest revision of a compaction that may have begun to remove versions of this replica. Anybody may call it: who has read the data
+// engine before and finds it at or below a revision has seen every event above that.
+func (r *Replica) Removed() ids.Revision { return ids.Revision(r.removed.Load()) }
+
+// removing says, before it happens, that versions superseded at or before a revision are removed.
+func (r *Replica) removing(rev ids.Revision) {
+	for {
+		old := r.removed.Load()
+		if int64(rev) <= old || r.removed.CompareAndSwap(old, int64(rev)) {
+			return
+		}
+	}
 }
 
 // Handle takes events; see event.go.

@@ -30,6 +30,9 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 		}
 	}
 	r.RegisterService(kv, s)
+	if s.watch != nil {
+		r.RegisterService(s.guarded(&pb.Watch_ServiceDesc), s.watch)
+	}
 	r.RegisterService(s.guarded(&pb.Cluster_ServiceDesc), s.Cluster())
 	r.RegisterService(s.guarded(&pb.Maintenance_ServiceDesc), s.Maintenance())
 }

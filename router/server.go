@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/braidkv/braid/internal/ids"
+	"github.com/braidkv/braid/watchfanout"
 )
 
 // Config is what a Server is made of. Zero values stand for the defaults.
@@ -27,7 +28,10 @@ type Config struct {
 	QuotaBytes int64
 	// Version is etcd's version that Status shows.
 	Version string
-	Logger  *slog.Logger // default: none
+	// ElectionTicks is an election time-out in ticks (default 10), ProgressTicks the time between the progress responses of watches that
+	// want them (default 6000: etcd's 10 minutes).
+	ElectionTicks, ProgressTicks int
+	Logger                       *slog.Logger // default: none
 }
 
 func (c *Config) setDefaults() {
@@ -46,6 +50,12 @@ func (c *Config) setDefaults() {
 	if c.MaxRequestBytes == 0 {
 		c.MaxRequestBytes = 1536 << 10
 	}
+	if c.ElectionTicks == 0 {
+		c.ElectionTicks = 10
+	}
+	if c.ProgressTicks == 0 {
+		c.ProgressTicks = 6000
+	}
 	if c.QuotaBytes == 0 {
 		c.QuotaBytes = 2 << 30
 	}
@@ -62,7 +72,7 @@ func (c *Config) Validate() error {
 		value int64
 	}{
 		{"RequestTicks", int64(c.RequestTicks)}, {"LagTicks", int64(c.LagTicks)}, {"MaxTxnOps", int64(c.MaxTxnOps)},
-		{"MaxRequestBytes", int64(c.MaxRequestBytes)},
+		{"MaxRequestBytes", int64(c.MaxRequestBytes)}, {"ElectionTicks", int64(c.ElectionTicks)}, {"ProgressTicks", int64(c.ProgressTicks)},
 	} {
 		if x.value < 0 {
 			errs = append(errs, fmt.Errorf("router: %s is %d", x.name, x.value))
@@ -79,6 +89,8 @@ type Server struct {
 	cfg               Config
 	await             Await
 	clock             clock
+	watch             *Watch // nil until Watches
+	watchTicks        watchTicks
 
 	shown    atomic.Int64 // highest revision put into a header
 	caughtUp atomic.Bool  // Backend.CaughtUp has called back
@@ -91,6 +103,9 @@ func New(b Backend, cfg Config) *Server {
 	s.clock.init(cfg.RequestTicks)
 	return s
 }
+
+// Watches has the server serve Watch from a hub, which is over the same node. It must be called before anything else is.
+func (s *Server) Watches(h *watchfanout.Hub) { s.watch = &Watch{s: s, hub: h} }
 
 // fill fills in a header whose revision is set.
 func (s *Server) fill(h *pb.ResponseHeader) {

@@ -226,4 +226,5 @@ func (s *Server) Tick() {
 	for _, w := range run {
 		w.done()
 	}
+	s.tickWatches()
 }

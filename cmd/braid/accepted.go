@@ -38,7 +38,7 @@ var withoutEffect = func() (out []acceptedName) {
 		"cors", "host-whitelist", "logger", "log-outputs", "log-format", "log-rotation-config-json",
 		"auto-compaction-retention", "auto-compaction-mode", "metrics", "distributed-tracing-address", "distributed-tracing-service-name",
 		"distributed-tracing-instance-id", "distributed-tracing-sampling-rate", "auth-token", "bcrypt-cost", "auth-token-ttl",
-		"corrupt-check-time", "compact-hash-check-time", "compaction-batch-limit", "compaction-sleep-interval", "watch-progress-notify-interval",
+		"corrupt-check-time", "compact-hash-check-time", "compaction-batch-limit", "compaction-sleep-interval",
 		"downgrade-check-time", "warning-apply-duration", "warning-unary-request-duration", "bootstrap-defrag-threshold-megabytes", "max-learners",
 		"snapshot-catchup-entries", "feature-gates", "config-file", "v2-deprecation",
 	} {

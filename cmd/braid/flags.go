@@ -68,6 +68,7 @@ type raw struct {
 	maxTxnOps, maxRequestBytes                          uint
 	unsafeNoFsync, pprof, version                       bool
 	keepAliveMin, keepAliveInterval, keepAliveTimeoutIn time.Duration
+	watchProgress                                       time.Duration
 }
 
 // newFlagSet declares every flag. Those without effect report their use to accepted.
@@ -98,6 +99,7 @@ func newFlagSet(r *raw, accepted func(name, value string)) *flag.FlagSet {
 	fs.DurationVar(&r.keepAliveMin, "grpc-keepalive-min-time", 5*time.Second, "Shortest `time` between two pings of a client.")
 	fs.DurationVar(&r.keepAliveInterval, "grpc-keepalive-interval", 2*time.Hour, "The `time` without activity after which a client is pinged.")
 	fs.DurationVar(&r.keepAliveTimeoutIn, "grpc-keepalive-timeout", 20*time.Second, "The `time` that a pinged client has to answer.")
+	fs.DurationVar(&r.watchProgress, "watch-progress-notify-interval", 10*time.Minute, "The `time` between progress responses of watches that asked for them.")
 	fs.BoolVar(&r.pprof, "enable-pprof", false, "Serve profiles at /debug/pprof/ on the client URLs.")
 	fs.StringVar(&r.logLevel, "log-level", "info", "The `level` of the log: debug, info, warn, error, panic or fatal.")
 	fs.BoolVar(&r.version, "version", false, "Print the version and exit.")
@@ -235,6 +237,7 @@ func (o *options) fill(r *raw, set map[string]bool) error {
 	streams, err := strconv.ParseUint(r.maxConcurrent, 0, 32)
 	keep("max-concurrent-streams", err)
 	o.maxConcurrentStreams, o.pprof = uint32(streams), r.pprof
+	c.WatchProgressNotifyInterval = r.watchProgress
 	o.keepAliveMinTime, o.keepAliveInterval, o.keepAliveTimeout = r.keepAliveMin, r.keepAliveInterval, r.keepAliveTimeoutIn
 	o.logLevel, err = logjson.ParseLevel(r.logLevel)
 	keep("log-level", err)

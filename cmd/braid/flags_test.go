@@ -25,7 +25,7 @@ func TestDefaults(t *testing.T) {
 		InitialCluster:      map[string][]string{"default": {"http://localhost:2380"}},
 		InitialClusterState: "new", InitialClusterToken: "etcd-cluster",
 		HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
-		SnapshotCount: 10000, MaxTxnOps: 128, MaxRequestBytes: 1572864,
+		SnapshotCount: 10000, MaxTxnOps: 128, MaxRequestBytes: 1572864, WatchProgressNotifyInterval: 10 * time.Minute,
 	}
 	if !reflect.DeepEqual(o.node, want) {
 		t.Errorf("defaults are\n%+v\nwant\n%+v", o.node, want)
@@ -49,7 +49,7 @@ func TestFlags(t *testing.T) {
 		"--max-txn-ops=5", "--max-request-bytes", "1000", "--quota-backend-bytes=-1", "--unsafe-no-fsync",
 		`--initial-split-keys=b,a\x00\,,b`, "--listen-metrics-urls=http://127.0.0.1:20007", "--listen-client-http-urls=http://127.0.0.1:20009",
 		"--max-concurrent-streams=7", "--grpc-keepalive-min-time=1s", "--grpc-keepalive-interval=2s", "--grpc-keepalive-timeout=3s",
-		"--enable-pprof=true", "--log-level=warn",
+		"--enable-pprof=true", "--log-level=warn", "--watch-progress-notify-interval=3s",
 	}
 	o, err := parse(args, nil)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestFlags(t *testing.T) {
 		InitialClusterState: "existing", InitialClusterToken: "b",
 		HeartbeatInterval: 10 * time.Millisecond, ElectionTimeout: 100 * time.Millisecond,
 		SnapshotCount: 20, MaxTxnOps: 5, MaxRequestBytes: 1000, QuotaBackendBytes: -1, UnsafeNoFsync: true,
-		InitialSplitKeys: [][]byte{[]byte("a\x00,"), []byte("b")},
+		InitialSplitKeys: [][]byte{[]byte("a\x00,"), []byte("b")}, WatchProgressNotifyInterval: 3 * time.Second,
 	}
 	if !reflect.DeepEqual(o.node, want) {
 		t.Errorf("read\n%+v\nwant\n%+v", o.node, want)
