@@ -116,10 +116,22 @@ func (ws *Watch) receive(stream pb.Watch_WatchServer, st *watchfanout.Stream, ro
 			}
 		case *pb.WatchRequest_ProgressRequest:
 			if r.ProgressRequest != nil {
-				st.Progress()
+				st.Progress(ws.newest(stream.Context()))
 			}
 		}
 	}
+}
+
+// newest is the revision of whatever was answered before, at any node: who asks for progress waits for that. While there is no leader to say, it
+// is zero.
+func (ws *Watch) newest(ctx context.Context) ids.Revision {
+	c := ws.s.begin(ctx)
+	c.deadline = ws.s.clock.now.Load() + uint64(ws.s.cfg.ElectionTicks)
+	rev, err := c.linearizable(nil)
+	if err != nil {
+		return 0
+	}
+	return rev
 }
 
 func (ws *Watch) create(st *watchfanout.Stream, r *pb.WatchCreateRequest) {

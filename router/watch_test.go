@@ -26,6 +26,12 @@ type watched struct {
 	view atomic.Pointer[order.View]
 }
 
+func (w *watched) ReadIndex(done func(ids.Position, error)) { done(w.View().Position, nil) }
+
+func (w *watched) WaitApplied(p ids.Position, fn func(ids.Position, ids.Revision)) {
+	fn(p, w.View().Revision)
+}
+
 func (w *watched) View() *order.View { return w.view.Load() }
 
 func (w *watched) change(by func(*order.View)) {

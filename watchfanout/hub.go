@@ -85,14 +85,14 @@ type Hub struct {
 	index   *spans // nil: groups have changed
 	behind  map[*watch]struct{}
 	streams map[*Stream]struct{}
-	asking  map[*Stream]struct{} // want progress
+	asking  map[*Stream]ids.Revision // want progress, at this revision at least
 }
 
 // New makes a hub. wake is called, from anywhere, when Pump and CatchUp have something to do that they do not know of; it must not block.
 func New(src Source, wake func()) *Hub {
 	return &Hub{
 		src: src, wake: wake, groups: map[spanKey]*group{}, behind: map[*watch]struct{}{},
-		streams: map[*Stream]struct{}{}, asking: map[*Stream]struct{}{},
+		streams: map[*Stream]struct{}{}, asking: map[*Stream]ids.Revision{},
 	}
 }
 
@@ -192,12 +192,14 @@ func (h *Hub) fallBehindLocked(w *watch, next ids.Revision) {
 
 // tellProgressLocked answers the streams that ask how far they are, as far as all their watches are synced.
 func (h *Hub) tellProgressLocked() {
-	for st := range h.asking {
-		if rev, ok := st.syncedLocked(); ok {
-			delete(h.asking, st)
-			if rev > 0 {
-				st.pushLocked(response(rev, allWatches), 0)
-			}
+	for st, least := range h.asking {
+		rev, ok := st.syncedLocked()
+		if !ok || rev > 0 && rev < least {
+			continue
+		}
+		delete(h.asking, st)
+		if rev > 0 {
+			st.pushLocked(response(rev, allWatches), 0)
 		}
 	}
 }

@@ -25,7 +25,6 @@ type world struct {
 	compacted ids.Revision
 	removed   ids.Revision
 	through   [2]ids.Revision
-	history   []*mvccpb.Event
 	hub       *Hub
 }
 
@@ -201,16 +200,20 @@ func TestFrontiers(t *testing.T) {
 	w.write("a", "z") // 3, which the right range has not applied
 	w.write("a")      // 4
 	w.through = [2]ids.Revision{4, 2}
-	left.Progress()
-	both.Progress()
+	left.Progress(0)
+	both.Progress(0)
 	w.expect(left, "0@4 +a@3 +a@4; -1@4; ")
 	w.expect(both, "")
 	w.through[1] = 4
 	w.expect(both, "0@4 +a@3 +z@3 +a@4; -1@4; ")
 	w.write("z") // 5: nothing for the left one, whose progress follows all the same
 	w.through = [2]ids.Revision{5, 5}
-	left.Progress()
+	left.Progress(0)
 	w.expect(left, "-1@5; ")
+	left.Progress(6) // some node has told of it
+	w.expect(left, "")
+	w.txn("z") // 6
+	w.expect(left, "-1@6; ")
 }
 
 // TestCompacted shows that a watch below the compaction ends, and one at it does not.
@@ -256,7 +259,7 @@ func TestSlowReader(t *testing.T) {
 	if seen != n {
 		t.Errorf("the quick one has seen %d of %d", seen, n)
 	}
-	slow.Progress()
+	slow.Progress(0)
 	next, told := ids.Revision(2), false
 	for range 100 {
 		w.pump()
@@ -405,7 +408,7 @@ func TestRandom(t *testing.T) {
 				for _, x := range wants {
 					if r.IntN(2) == 0 {
 						check(x)
-						x.st.Progress()
+						x.st.Progress(0)
 					}
 				}
 			}

@@ -209,11 +209,11 @@ func (st *Stream) removeLocked(w *watch) {
 	}
 }
 
-// Progress asks for a response that says how far all watches of the stream are. It comes when all are synced.
-func (st *Stream) Progress() {
+// Progress asks for a response that says how far all watches of the stream are. It comes when all are synced through a revision.
+func (st *Stream) Progress(least ids.Revision) {
 	st.h.mu.Lock()
 	if !st.closed {
-		st.h.asking[st] = struct{}{}
+		st.h.asking[st] = max(least, st.h.asking[st])
 	}
 	st.h.mu.Unlock()
 	st.h.wake()
