@@ -24,6 +24,8 @@ import (
 type Mutation struct {
 	Order order.Mutation
 	Range ranges.Mutation
+	// NoFrontier has watches go ahead of the replicas that lag, NoRemoved lets them take what a compaction has left for all there was.
+	NoFrontier, NoRemoved bool
 }
 
 // CoreConfig is what a Core is made of.

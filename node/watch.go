@@ -58,6 +58,24 @@ func (w *watches) run(stop <-chan struct{}, wake <-chan struct{}, work func() (b
 	}
 }
 
+// Watches is the node's fan-out.
+func (c *Core) Watches() *watchfanout.Hub { return c.watches.Hub }
+
+// PumpWatches hands out what is applied and reads a part of the history that watches lack. It reports whether there is more.
+func (c *Core) PumpWatches() bool {
+	more, err := c.watches.Pump()
+	if err != nil {
+		c.fatal(err)
+		return false
+	}
+	again, err := c.watches.CatchUp()
+	if err != nil {
+		c.fatal(err)
+		return false
+	}
+	return more || again
+}
+
 // serveWatches runs until stop is closed: one goroutine hands out what is applied, one reads history.
 func (n *Node) serveWatches() {
 	w := n.core.watches
@@ -83,6 +101,9 @@ func (s watchSource) Through(start, end []byte) ids.Revision {
 	if !v.Initialised {
 		return 0
 	}
+	if s.c.cfg.Mutation.NoFrontier {
+		return v.Revision
+	}
 	p := v.Position
 	for _, d := range v.Routing.Overlapping(start, end) {
 		l := s.c.local(ids.RangeID(d.GetId()))
@@ -99,6 +120,9 @@ func (s watchSource) Through(start, end []byte) ids.Revision {
 }
 
 func (s watchSource) Removed() (rev ids.Revision) {
+	if s.c.cfg.Mutation.NoRemoved {
+		return 0
+	}
 	for _, l := range *s.c.ranges.Load() {
 		rev = max(rev, l.replica.Removed())
 	}

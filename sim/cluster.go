@@ -45,6 +45,7 @@ type member struct {
 	pumpQueued  bool
 	logQueued   bool
 	bgQueued    bool
+	watchQueued bool
 }
 
 // Cluster is a set of simulated nodes and the network between them.
@@ -127,7 +128,7 @@ func (c *Cluster) startNode(m *member) {
 		c.fail(fmt.Errorf("opening node %v: %w", m.id, err))
 		return
 	}
-	m.core, m.frozen, m.pumpQueued, m.logQueued, m.bgQueued = core, false, false, false, false
+	m.core, m.frozen, m.pumpQueued, m.logQueued, m.bgQueued, m.watchQueued = core, false, false, false, false, false
 	for _, o := range c.members {
 		if o.core != nil && o != m {
 			o.core.PeerUp(m.id, m.incarnation)
@@ -182,8 +183,30 @@ func (c *Cluster) wake(m *member) {
 				c.wakeLog(m)
 			}
 			c.wakeBackground(m)
+			c.wakeWatches(m)
 		})
 	}
+}
+
+// wakeWatches has a node's fan-out look for what was applied, now and then late.
+func (c *Cluster) wakeWatches(m *member) {
+	if m.watchQueued || !m.core.Watches().Active() {
+		return
+	}
+	m.watchQueued = true
+	inc, after := m.incarnation, c.World.Between(1, 200)
+	if c.World.Chance(0.02) {
+		after = c.World.Between(Millisecond, 200*Millisecond)
+	}
+	c.World.After(after, "watches", func() {
+		if !c.alive(m, inc) {
+			return
+		}
+		m.watchQueued = false
+		if !m.frozen && m.core.PumpWatches() {
+			c.wakeWatches(m)
+		}
+	})
 }
 
 func (c *Cluster) wakeLog(m *member) {

@@ -23,6 +23,8 @@ var mutants = []struct {
 	{"a new range leader evaluates at once", node.Mutation{Range: ranges.Mutation{NoO5: true}}, 400},
 	{"a new range leader does not latch what is prepared", node.Mutation{Range: ranges.Mutation{NoRelatch: true}}, 4000},
 	{"a prepare needs no lock", node.Mutation{Range: ranges.Mutation{PrepareWithoutToken: true}}, 4000},
+	{"watches do not wait for replicas that lag", node.Mutation{NoFrontier: true}, 400},
+	{"watches take what a compaction has left for the whole", node.Mutation{NoRemoved: true}, 4000},
 	{"what is in flight when leadership is lost is said to be undone", node.Mutation{Range: ranges.Mutation{CertainTooEarly: true}}, 1000},
 }
 

@@ -49,6 +49,7 @@ type run struct {
 	open    int                     // clients that have not ended
 	until   Time
 	faults  []string
+	watches []*watcher
 }
 
 // Budgets: a run that needs more is stuck or spins.
@@ -101,6 +102,9 @@ func (r *run) all() (*check.Report, error) {
 	for i := range 2 + c.World.Rand.IntN(6) {
 		r.startClient(i)
 	}
+	for range c.World.Rand.IntN(4) {
+		r.startWatcher()
+	}
 	if !r.o.Calm {
 		r.startNemesis()
 	}
@@ -116,6 +120,9 @@ func (r *run) all() (*check.Report, error) {
 		return nil, fmt.Errorf("not settled %d s after the last fault: %d clients still wait, %s", settleTime/Second, r.open, r.describe())
 	}
 	if err := r.probe(); err != nil {
+		return nil, err
+	}
+	if err := r.finishWatchers(); err != nil {
 		return nil, err
 	}
 	return r.judge()
@@ -342,5 +349,8 @@ func (r *run) judge() (*check.Report, error) {
 		h.Events = append(h.Events, r.events[rev]...)
 	}
 	report := check.Check(h)
-	return report, report.Err()
+	if err := report.Err(); err != nil {
+		return report, err
+	}
+	return report, r.judgeWatchers(h.Events, h.Final)
 }
