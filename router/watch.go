@@ -123,13 +123,13 @@ func (ws *Watch) receive(stream pb.Watch_WatchServer, st *watchfanout.Stream, ro
 }
 
 // newest is the revision of whatever was answered before, at any node: who asks for progress waits for that. While there is no leader to say, it
-// is zero.
+// is what this node has answered.
 func (ws *Watch) newest(ctx context.Context) ids.Revision {
 	c := ws.s.begin(ctx)
 	c.deadline = ws.s.clock.now.Load() + uint64(ws.s.cfg.ElectionTicks)
 	rev, err := c.linearizable(nil)
 	if err != nil {
-		return 0
+		return ids.Revision(ws.s.shown.Load())
 	}
 	return rev
 }

@@ -32,7 +32,7 @@ const (
 	eventOverhead = 200
 	// roundRevisions is how many revisions Pump and CatchUp read at a time.
 	roundRevisions = 4096
-	// roundBytes is about how much of history CatchUp reads at a time. A revision is never cut in two.
+	// roundBytes is about how much Pump and CatchUp read at a time. A revision is never cut in two.
 	roundBytes = 4 << 20
 	// roundWatches is how many watches that are behind share one reading.
 	roundWatches = 1024
@@ -124,16 +124,18 @@ func (h *Hub) Pump() (more bool, err error) {
 		}
 	}
 	for from, to := range rounds {
-		if err := h.roundLocked(from, to); err != nil {
+		cut, err := h.roundLocked(from, to)
+		if err != nil {
 			return false, err
 		}
+		more = more || cut
 	}
 	h.tellProgressLocked()
 	return more, nil
 }
 
-// roundLocked moves the groups whose mark is at from on to where they are to go.
-func (h *Hub) roundLocked(from, to ids.Revision) error {
+// roundLocked moves the groups whose mark is at from on to where they are to go, or less far if that is much: then it reports that there is more.
+func (h *Hub) roundLocked(from, to ids.Revision) (cut bool, err error) {
 	if h.index == nil {
 		h.index = newSpans(h.groups)
 	}
@@ -142,14 +144,21 @@ func (h *Hub) roundLocked(from, to ids.Revision) error {
 		prev = prev || g.prev > 0
 	}
 	start, end := h.index.hull()
-	err := mvcc.Changes(h.src.Reader(), from+1, to, start, end, prev, func(ev *mvccpb.Event) (bool, error) {
+	read, last := 0, ids.Revision(0)
+	err = mvcc.Changes(h.src.Reader(), from+1, to, start, end, prev, func(ev *mvccpb.Event) (bool, error) {
+		rev := ids.Revision(ev.Kv.ModRevision)
+		if read > roundBytes && rev > last {
+			cut, to = true, rev-1
+			return false, nil
+		}
 		var e *event
 		h.index.visit(ev.Kv.Key, func(g *group) {
-			if g.done != from || ids.Revision(ev.Kv.ModRevision) > g.to {
+			if g.done != from || rev > g.to {
 				return
 			}
 			if e == nil {
 				e = newEvent(ev)
+				read, last = read+e.size, rev
 			}
 			g.batch = append(g.batch, e)
 			g.size += e.size
@@ -175,12 +184,13 @@ func (h *Hub) roundLocked(from, to ids.Revision) error {
 				h.fallBehindLocked(w, max(w.next, batch[0].rev()))
 			}
 		}
+		g.to = min(g.to, to)
 		g.done = g.to
 	}
 	if err != nil {
-		return fmt.Errorf("watchfanout: reading events %d to %d: %w", from+1, to, err)
+		return false, fmt.Errorf("watchfanout: reading events %d to %d: %w", from+1, to, err)
 	}
-	return nil
+	return cut, nil
 }
 
 func (h *Hub) fallBehindLocked(w *watch, next ids.Revision) {
@@ -258,7 +268,7 @@ func (h *Hub) chooseBehind() (ws []*watch, index *spans, from, to ids.Revision) 
 		case w.next > w.group.done:
 			h.syncLocked(w)
 			continue
-		case w.stream.bytes > streamBytes/2 || len(ws) == roundWatches:
+		case w.stream.stuck || w.stream.bytes > streamBytes/2 || len(ws) == roundWatches:
 			continue
 		}
 		if len(ws) == 0 || w.next < from {
@@ -292,7 +302,8 @@ func (h *Hub) advanceLocked(w *watch, events []*event, last, removed ids.Revisio
 		}
 	}
 	if len(mine) > 0 && !w.deliverLocked(mine, size) {
-		return false // its stream is full: it is tried again when that was read
+		w.stream.stuck = true // tried again when that was read; until then it must not hold those ahead of it
+		return false
 	}
 	if w.next = last + 1; w.next > w.group.done {
 		h.syncLocked(w)

@@ -33,7 +33,7 @@ type watch struct {
 	stream          *Stream
 	group           *group
 	id              int64
-	start           ids.Revision // first one wanted
+	start           ids.Revision // below it, progress is not told
 	next            ids.Revision // behind: the first revision it lacks; synced: nothing below is wanted
 	noPut, noDelete bool
 	prev, notify    bool
@@ -66,6 +66,7 @@ type Stream struct {
 	nextID  int64
 	queue   []Response
 	bytes   int
+	stuck   bool // the next part of history does not fit before something was taken
 	err     error
 	closed  bool
 }
@@ -100,12 +101,11 @@ func (st *Stream) Create(c Create, shown ids.Revision) {
 	}
 	w := &watch{
 		stream: st, id: id, next: c.Revision, noPut: c.NoPut, noDelete: c.NoDelete, prev: c.PrevKV, notify: c.Progress,
-		fragment: c.Fragment, idle: true,
+		fragment: c.Fragment, idle: true, start: c.Revision,
 	}
 	if w.next == 0 {
-		w.next = rev + 1
+		w.next, w.start = rev+1, rev // what `created` says is progress, whether or not anything is written after it
 	}
-	w.start = w.next
 	w.group = h.joinLocked(c.Start, c.End, w.prev)
 	st.watches[id] = w
 	resp := response(rev, id)
@@ -209,11 +209,13 @@ func (st *Stream) removeLocked(w *watch) {
 	}
 }
 
-// Progress asks for a response that says how far all watches of the stream are. It comes when all are synced through a revision.
+// Progress asks for a response that says how far all watches of the stream are. It comes when all are synced through a revision that is
+// neither below least nor below the node's own.
 func (st *Stream) Progress(least ids.Revision) {
 	st.h.mu.Lock()
 	if !st.closed {
-		st.h.asking[st] = max(least, st.h.asking[st])
+		rev, _ := st.h.src.Now()
+		st.h.asking[st] = max(least, rev, st.h.asking[st])
 	}
 	st.h.mu.Unlock()
 	st.h.wake()
@@ -283,7 +285,7 @@ func (st *Stream) Take() ([]Response, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := st.queue
-	st.queue, st.bytes = nil, 0
+	st.queue, st.bytes, st.stuck = nil, 0, false
 	if len(h.behind) > 0 {
 		h.wake()
 	}
